@@ -1,0 +1,1 @@
+"""Engram row store: hashing, packing and reading of n-gram tables on NVMe."""

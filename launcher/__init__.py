@@ -1,0 +1,1 @@
+"""sparkctl: plans, starts and supervises SGLang clusters."""
