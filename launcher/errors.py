@@ -1,0 +1,87 @@
+"""Errors of the launcher. Every one tells what is wrong, where, and what to type or change next.
+
+SparkctlError (exit 70: our own bug, when raised as such)
+|-- UsageError            2   the command line asks for something that does not exist
+|-- ConfigError           3   a recipe, topology or environment value is wrong
+|-- NodeUnreachable       4   a node cannot be reached
+|   |-- HostKeyUnknown        its host key is not in known_hosts
+|   |-- HostKeyChanged        its host key differs from known_hosts
+|   |-- AuthenticationRefused no key or agent identity was accepted
+|   `-- ConnectionLost        it was reached, then went silent
+|-- NodeFailed            4   a node was reached, but the request on it failed
+|-- PreflightRefused      5   the plan cannot work on these nodes; nothing was started
+|-- NotReady              6   the cluster did not become ready, or stopped being so
+|   `-- RankDied              a rank ended or froze
+|-- NoSuchRun             2   no run of that id, or none at all
+`-- Interrupted         130   the user pressed Ctrl-C
+"""
+
+from __future__ import annotations
+
+
+class SparkctlError(Exception):
+    """Root of the tree. `message` says what is wrong, `hint` the next command or value, `node` where."""
+
+    exit_code = 70
+
+    def __init__(self, message: str, *, hint: str = "", node: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.node = node
+
+    def __str__(self) -> str:
+        where = f"{self.node}: " if self.node else ""
+        return f"{where}{self.message}"
+
+
+class UsageError(SparkctlError):
+    exit_code = 2
+
+
+class ConfigError(SparkctlError):
+    exit_code = 3
+
+
+class NodeUnreachable(SparkctlError):
+    exit_code = 4
+
+
+class HostKeyUnknown(NodeUnreachable):
+    pass
+
+
+class HostKeyChanged(NodeUnreachable):
+    pass
+
+
+class AuthenticationRefused(NodeUnreachable):
+    pass
+
+
+class ConnectionLost(NodeUnreachable):
+    pass
+
+
+class NodeFailed(SparkctlError):
+    exit_code = 4
+
+
+class PreflightRefused(SparkctlError):
+    exit_code = 5
+
+
+class NotReady(SparkctlError):
+    exit_code = 6
+
+
+class RankDied(NotReady):
+    pass
+
+
+class NoSuchRun(SparkctlError):
+    exit_code = 2
+
+
+class Interrupted(SparkctlError):
+    exit_code = 130
