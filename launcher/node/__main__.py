@@ -1,0 +1,69 @@
+"""Dispatch one request on a node: `{"verb": ..., ...}` on stdin, JSON lines on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+
+from launcher.node.answer import Refused, answer
+
+
+def handle(request: dict) -> None:
+    verb = request.pop("verb")
+    if verb == "probe":
+        from launcher.node.probe import probe
+
+        answer(probe(**request))
+    elif verb == "start":
+        from launcher.node.start_run import start_run
+
+        answer(start_run(**request))
+    elif verb == "watch":
+        from launcher.node.watch_run import watch_run
+
+        watch_run(**request)
+    elif verb == "stop":
+        from launcher.node.stop_run import stop_run
+
+        answer(stop_run(**request))
+    elif verb == "runs":
+        from launcher.node.list_runs import list_runs
+
+        answer(list_runs(**request))
+    elif verb == "http":
+        from launcher.node.http_request import http_request
+
+        answer(http_request(**request))
+    elif verb == "await_token":
+        from launcher.node.await_token import await_token
+
+        await_token(**request)
+    elif verb == "read_log":
+        from launcher.node.read_log import read_log
+
+        read_log(**request)
+    else:
+        raise Refused("verb must be one the node code knows, got %r" % verb, "update sparkctl")
+
+
+def main(argv: list[str]) -> int:
+    if argv[:1] == ["supervise"]:
+        from launcher.node.supervise import supervise
+
+        return supervise(argv[1])
+    try:
+        handle(json.loads(sys.stdin.buffer.readline()))
+    except Refused as refusal:
+        answer({"error": refusal.message, "hint": refusal.hint, "refused": True, "detail": refusal.detail})
+        return 3
+    except BrokenPipeError:
+        return 0
+    except Exception as error:  # noqa: BLE001 - the edge: the launcher shows it with the node's name
+        answer({"error": "%s: %s" % (type(error).__name__, error), "trace": traceback.format_exc()})
+        return 70
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

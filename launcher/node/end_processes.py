@@ -1,0 +1,40 @@
+"""End processes for certain, and remove the shared memory they leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.node.processes import Process, all_processes, shared_memory_files
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def end_processes(list_processes: Callable[[], list[Process]], timeout_s: float) -> list[Process]:
+    """SIGKILL until none is left; returns those still there after `timeout_s` (in uninterruptible sleep)."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left = list_processes()
+        if not left or time.monotonic() > deadline:
+            return left
+        for process in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def remove_shared_memory(names: set[str]) -> list[str]:
+    """Unlink those files that our user owns and that no living process has mapped or open."""
+    held = shared_memory_files(list(all_processes()))
+    removed = []
+    for name in sorted(names - held):
+        path = SHARED_MEMORY / name
+        with suppress(OSError):
+            if path.stat().st_uid == os.getuid() and path.is_file():
+                path.unlink()
+                removed.append(name)
+    return removed

@@ -1,0 +1,60 @@
+"""A run's directory on a node: `<state>/runs/<run_id>/`, mode 0700.
+
+    node.json         what to run: argv, environment, secrets (0600; removed when the run ended)
+    node.pyz          the supervisor's code
+    engine.yaml       secret engine options such as the API key (0600; removed when the run ended)
+    engine.log        output of the engine, secrets masked
+    supervisor.log    output of the supervisor itself
+    state.json        the supervisor's view: pids, phase, ranks, how it ended (replaced atomically)
+    tmp/              TMPDIR of the engine
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+
+def runs_root(state_path: str) -> Path:
+    return Path(state_path).expanduser() / "runs"
+
+
+def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace `path` atomically: a reader sees the old or the new content, also after a power cut."""
+    temp = path.with_name(".%s.%d" % (path.name, os.getpid()))
+    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temp, path)
+
+
+def read_json(path: Path) -> dict | None:
+    """The object in `path`; None when there is no such file. A damaged file raises ValueError."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return None
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("%s must hold an object, got %s" % (path, type(value).__name__))
+    return value
+
+
+def read_state(run_dir: Path) -> dict | None:
+    return read_json(run_dir / "state.json")
+
+
+def write_state(run_dir: Path, state: dict) -> None:
+    write_file(run_dir / "state.json", json.dumps(state, indent=1).encode())
+
+
+def forget_secrets(run_dir: Path) -> None:
+    """Remove what only a living run needs."""
+    for name in ("engine.yaml", "node.json"):
+        (run_dir / name).unlink(missing_ok=True)
