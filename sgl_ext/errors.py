@@ -1,0 +1,56 @@
+"""Errors of the SGLang plugin.
+
+SglExtError              root; message, hint, node, exit_code
+  SettingError      3    an environment variable or model file has an unusable value
+  HookError         8    base of everything that concerns hooks
+    VersionError    8    the installed SGLang is not one the hooks were written for
+    TargetError     8    a hook target is missing from the installed SGLang
+    DriftError      8    a hook target's source is not the source the hook was written for
+    EffectError     8    a hook is not in effect although it was installed
+"""
+
+from __future__ import annotations
+
+
+class SglExtError(Exception):
+    """A refusal with its cause and the next step.
+
+    message: "X must be <expected>, got <seen> (<where>)."; hint: what to type or change; node: who says so.
+    """
+
+    exit_code = 70
+
+    def __init__(self, message: str, *, hint: str = "", node: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.node = node
+
+    def __str__(self) -> str:
+        where = f"{self.node}: " if self.node else ""
+        tail = f" Hint: {self.hint}" if self.hint else ""
+        return f"{where}{self.message}{tail}"
+
+
+class SettingError(SglExtError):
+    exit_code = 3
+
+
+class HookError(SglExtError):
+    exit_code = 8
+
+
+class VersionError(HookError):
+    pass
+
+
+class TargetError(HookError):
+    pass
+
+
+class DriftError(HookError):
+    pass
+
+
+class EffectError(HookError):
+    pass

@@ -1,0 +1,55 @@
+"""Which hooks a rank needs, decided from the settings and the model's config.json. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+from sgl_ext.errors import SettingError
+from sgl_ext.settings import ENGRAM_DIR_VARIABLE, Settings
+
+V41_MODEL_TYPES = ("deepseek_v41", "deepseek_v41_text")
+
+
+class HookSet(enum.StrEnum):
+    """A group of hooks that only makes sense together; the rank report names the groups in effect."""
+
+    CPU_V41 = "cpu_v41"  # plain PyTorch where V4.1 has GPU kernels only
+    BALANCED_HEADS = "balanced_heads"  # attention heads padded to a multiple of the ranks
+    ROW_STORE = "row_store"  # Engram rows from packed files instead of tables in memory
+
+
+HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
+    HookSet.CPU_V41: (),
+    HookSet.BALANCED_HEADS: (),
+    HookSet.ROW_STORE: (),
+}
+
+
+def choose_hook_sets(
+    settings: Settings, config: Mapping[str, Any] | None, tp_size: int
+) -> tuple[HookSet, ...]:
+    """Hook sets for one rank. config is the model's config.json; None means the model is no local folder.
+
+    Raises SettingError where a setting asks for something the model cannot have.
+    """
+    is_v41 = config is not None and config.get("model_type") in V41_MODEL_TYPES
+    if settings.engram_dir is not None and not is_v41:
+        seen = "no local config.json" if config is None else f"model_type {config.get('model_type')!r}"
+        raise SettingError(
+            f"The model must be a local DeepSeek-V4.1 folder when {ENGRAM_DIR_VARIABLE} is set, got {seen}.",
+            hint=f"unset {ENGRAM_DIR_VARIABLE} or serve the model those Engram files were packed from",
+        )
+    if not is_v41:
+        return ()
+    assert config is not None
+    chosen = []
+    if settings.cpu_engine:
+        chosen.append(HookSet.CPU_V41)
+    groups = config.get("text_config", config)["o_groups"]
+    if groups % tp_size != 0:
+        chosen.append(HookSet.BALANCED_HEADS)
+    if settings.engram_dir is not None:
+        chosen.append(HookSet.ROW_STORE)
+    return tuple(chosen)

@@ -1,0 +1,1 @@
+"""One file per hooked SGLang target; each holds one HOOK."""

@@ -1,0 +1,52 @@
+"""SGLang's entry point into this plugin, called first in every SGLang process.
+
+Light: standard library only at import, and only the scheduler gets a hook. SGLang logs and ignores what a
+plugin raises, so a refusal here ends the process instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import metadata
+
+
+def register() -> None:
+    """Prepare this process; ends it with a named reason where the plugin cannot do its work."""
+    from sgl_ext.errors import SglExtError
+    from sgl_ext.process_role import find_process_role
+    from sgl_ext.rank_report import write_refusal
+    from sgl_ext.settings import read_settings
+
+    role = find_process_role(sys._getframe(1))
+    settings = None
+    try:
+        settings = read_settings(os.environ)
+        _prepare(role, settings)
+    except Exception as error:  # top of the plugin: SGLang would swallow it
+        write_refusal(settings, where=f"{role}-{os.getpid()}", error=error)
+        code = error.exit_code if isinstance(error, SglExtError) else SglExtError.exit_code
+        print(f"sgl_ext refuses to start ({role}): {error}", file=sys.stderr, flush=True)
+        raise SystemExit(code) from error
+
+
+def _prepare(role: object, settings: object) -> None:
+    from sgl_ext.process_role import ProcessRole
+    from sgl_ext.settings import Settings
+
+    assert isinstance(settings, Settings)
+    if settings.cpu_engine:
+        from sgl_ext.stand_ins import add_stand_ins
+
+        add_stand_ins()
+    if role is not ProcessRole.SCHEDULER:
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    from sgl_ext.hooks.scheduler_init import HOOK
+    from sgl_ext.install_hooks import check_fingerprints, check_version
+
+    check_version([HOOK], metadata.version("sglang"))
+    check_fingerprints([HOOK])
+    # load_plugins() applies it right after all plugins have run.
+    HookRegistry.register(HOOK.target, HOOK.replacement, HookType(HOOK.kind.value))

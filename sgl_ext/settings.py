@@ -1,0 +1,67 @@
+"""The plugin's settings: environment variables, read once per process; a bad value is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sgl_ext.errors import SettingError
+
+CPU_ENGINE_VARIABLE = "SGLANG_USE_CPU_ENGINE"  # SGLang's own switch; the plugin only reads it
+REPORT_DIR_VARIABLE = "SPARKCTL_REPORT_DIR"
+ENGRAM_DIR_VARIABLE = "SPARKCTL_ENGRAM_DIR"
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("", "0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the environment asks of the plugin in this process."""
+
+    cpu_engine: bool
+    report_dir: Path | None  # each rank's report (and refusal) goes here; None writes none
+    engram_dir: Path | None  # packed Engram files of this node; None keeps SGLang's own tables
+
+    def as_json(self) -> dict[str, object]:
+        return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Settings from an environment mapping; raises SettingError on a value that cannot be meant."""
+    return Settings(
+        cpu_engine=_flag(environment, CPU_ENGINE_VARIABLE),
+        report_dir=_directory(environment, REPORT_DIR_VARIABLE),
+        engram_dir=_directory(environment, ENGRAM_DIR_VARIABLE),
+    )
+
+
+def _flag(environment: Mapping[str, str], name: str) -> bool:
+    value = environment.get(name, "").strip().lower()
+    if value in _TRUE:
+        return True
+    if value in _FALSE:
+        return False
+    raise SettingError(
+        f"{name} must be one of 1, true, yes, on, 0, false, no, off, got {value!r} (environment).",
+        hint=f"export {name}=1 or unset {name}",
+    )
+
+
+def _directory(environment: Mapping[str, str], name: str) -> Path | None:
+    value = environment.get(name, "")
+    if not value:
+        return None
+    path = Path(value)
+    if not path.is_absolute():
+        raise SettingError(
+            f"{name} must be an absolute path, got {value!r} (environment).",
+            hint=f"export {name}=$PWD/{value}",
+        )
+    if not path.is_dir():
+        raise SettingError(
+            f"{name} must be an existing directory, got {value!r} (environment).",
+            hint=f"mkdir -p {value}",
+        )
+    return path

@@ -1,0 +1,72 @@
+"""One rank's start: choose hooks, install them, build the model, prove the hooks, write the report."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from sgl_ext.errors import SettingError
+from sgl_ext.hook_sets import choose_hook_sets
+from sgl_ext.install_hooks import install_hooks, load_hooks
+from sgl_ext.rank_report import report_path, write_rank_report, write_refusal
+from sgl_ext.settings import Settings, read_settings
+from sgl_ext.verify_hooks import verify_hooks
+
+
+def start_rank(build: Callable[[], None], scheduler: Any, server_args: Any) -> None:
+    """Runs build() between installing the hooks and proving them.
+
+    Any error is written as a refusal and raised; SGLang then logs it and ends the engine on every rank.
+    """
+    from sglang.srt.runtime_context import get_parallel
+
+    settings = read_settings(os.environ)
+    rank = get_parallel().tp_rank  # V4.1 and the launcher's plans have no PP or DP
+    try:
+        if settings.report_dir is not None:
+            report_path(settings.report_dir, rank).unlink(missing_ok=True)  # an older run must not vouch
+        _install_build_prove(settings, rank, build, scheduler, server_args)
+    except Exception as error:
+        write_refusal(settings, where=f"rank-{rank:02d}", error=error)
+        raise
+
+
+def _install_build_prove(
+    settings: Settings, rank: int, build: Callable[[], None], scheduler: Any, server_args: Any
+) -> None:
+    config = read_model_config(server_args.model_path)
+    hook_sets = choose_hook_sets(settings, config, server_args.tp_size)
+    installed = install_hooks(load_hooks(hook_sets), metadata.version("sglang"))
+    build()
+    verify_hooks(installed, scheduler)
+    write_rank_report(
+        settings,
+        rank=rank,
+        hook_sets=hook_sets,
+        installed=installed,
+        server_args=server_args,
+        details={},
+    )
+
+
+def read_model_config(model_path: str) -> dict[str, Any] | None:
+    """The model folder's config.json, or None where model_path is not a local folder with one."""
+    path = Path(model_path) / "config.json"
+    if not path.is_file():
+        return None
+    try:
+        config = json.loads(path.read_text())
+    except ValueError as error:
+        raise SettingError(
+            f"config.json must be JSON, got {error} ({path}).", hint="copy the model folder again"
+        ) from error
+    if not isinstance(config, dict):
+        raise SettingError(
+            f"config.json must hold an object, got {type(config).__name__} ({path}).",
+            hint="copy the model folder again",
+        )
+    return config

@@ -1,0 +1,30 @@
+"""The plugin is imported in every SGLang process; it must not pull heavy modules in."""
+
+import os
+import subprocess
+import sys
+
+HEAVY = ("torch", "sglang.srt", "numpy", "transformers", "triton", "pydantic", "engram")
+
+
+def run(code: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_import_and_register_in_main_load_nothing_heavy() -> None:
+    code = f"import sys, sgl_ext.plugin as p; p.register(); print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_bad_setting_ends_the_process_with_its_exit_code() -> None:
+    done = run("import sgl_ext.plugin as p; p.register()", SPARKCTL_REPORT_DIR="not/absolute")
+    assert done.returncode == 3
+    assert "sgl_ext refuses to start (main): SPARKCTL_REPORT_DIR must be an absolute path" in done.stderr

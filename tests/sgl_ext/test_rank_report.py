@@ -1,0 +1,62 @@
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from sgl_ext.errors import DriftError
+from sgl_ext.hook_sets import HookSet
+from sgl_ext.rank_report import report_path, write_rank_report, write_refusal
+from sgl_ext.settings import Settings
+
+
+@dataclass
+class ServerArgs:
+    """The shape of SGLang's: a flat dataclass."""
+
+    tp_size: int = 3
+    model_path: str = "/models/v41"
+    api_key: str | None = "hunter2"
+    json_model_override_args: object = None
+
+
+def settings(report_dir: Path | None) -> Settings:
+    return Settings(cpu_engine=True, report_dir=report_dir, engram_dir=None)
+
+
+def write(report_dir: Path | None) -> None:
+    write_rank_report(
+        settings(report_dir),
+        rank=2,
+        hook_sets=[HookSet.CPU_V41],
+        installed=[],
+        server_args=ServerArgs(),
+        details={"heads": 9},
+    )
+
+
+def test_report_of_one_rank(tmp_path: Path) -> None:
+    write(tmp_path)
+    report = json.loads(report_path(tmp_path, 2).read_text())
+    assert report["rank"] == 2
+    assert report["hook_sets"] == ["cpu_v41"]
+    assert report["settings"] == {"cpu_engine": True, "report_dir": str(tmp_path), "engram_dir": None}
+    assert report["server_args"]["tp_size"] == 3
+    assert report["server_args"]["api_key"] == "(secret)"
+    assert "hunter2" not in report_path(tmp_path, 2).read_text()
+    assert "python" in report["versions"]
+    assert [path.name for path in tmp_path.iterdir()] == ["rank-02.json"]  # no temporary file left
+
+
+def test_no_directory_no_report(tmp_path: Path) -> None:
+    write(None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refusal_carries_message_hint_and_exit_code(tmp_path: Path) -> None:
+    error = DriftError("The source must be A, got B.", hint="fix")
+    write_refusal(settings(tmp_path), where="rank-01", error=error)
+    refusal = json.loads((tmp_path / "refusal-rank-01.json").read_text())
+    assert refusal["kind"] == "DriftError"
+    assert refusal["message"] == "The source must be A, got B."
+    assert (refusal["hint"], refusal["exit_code"]) == ("fix", 8)
+    write_refusal(settings(tmp_path), where="rank-02", error=RuntimeError("boom"))
+    assert json.loads((tmp_path / "refusal-rank-02.json").read_text())["exit_code"] == 70
