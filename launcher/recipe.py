@@ -1,0 +1,166 @@
+"""Frozen model of recipes/*.yaml: what is served, by which engine, how it is spread, with which settings.
+
+A key that is None or absent leaves the choice to the engine; every other default is written here, once.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from launcher.config_problem import raise_problems
+from launcher.frozen_model import FrozenModel, TextTuple
+from launcher.recipe_rules import recipe_problems
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+Text = Annotated[str, Field(min_length=1)]
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+Gib = Annotated[float, Field(ge=0)]
+FlagScalar = bool | int | float | str
+FlagValue = FlagScalar | Annotated[tuple[FlagScalar, ...], Field(strict=False)]
+
+
+class ModelSource(FrozenModel):
+    """`path` is absolute (or starts with ~) on the node, or relative to the node's paths.models."""
+
+    path: Text
+    repo: Text | None = None
+    revision: Text | None = None
+    served_name: Text | None = None
+
+
+class Engine(FrozenModel):
+    runtime: Literal["venv", "docker", "cpu"]
+    sglang_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+([a-z0-9.+-]*)$")] = "0.5.23"
+    image: Text | None = None
+
+
+class Parallelism(FrozenModel):
+    """tp * pp ranks, one per GPU; ep splits the experts of a tp group."""
+
+    nodes: Annotated[int, Field(ge=1, le=8)]
+    gpus_per_node: Annotated[int, Field(ge=1, le=8)] = 1
+    tp: Positive
+    ep: Positive = 1
+    pp: Positive = 1
+    sequence_parallel: Literal["off", "prefill"] = "off"
+
+
+class EngramExtension(FrozenModel):
+    """Where the Engram rows live. `packed_path` is absolute, or relative to the node's paths.engram."""
+
+    residence: Literal["none", "device", "host", "nvme"] = "none"
+    packed_path: Text | None = None
+    cache_gib: Gib = 0.0
+    lookahead_gib: Gib = 0.0
+
+
+class ExpertsExtension(FrozenModel):
+    """`auto` takes the fastest MXFP4 backend that passes its check at boot."""
+
+    backend: Literal["auto", "flashinfer_mxfp4", "marlin", "b12x", "reference"] = "auto"
+
+
+class DSparkExtension(FrozenModel):
+    """Speculative decoding with the draft that the checkpoint carries."""
+
+    enabled: bool = False
+    # The draft is trained for blocks of 5; acceptance does not extend beyond.
+    block_size: Annotated[int, Field(ge=1, le=16)] = 5
+    verify: Literal["static", "cap-accept", "compact"] = "static"
+
+
+class Extensions(FrozenModel):
+    engram: EngramExtension = EngramExtension()
+    experts: ExpertsExtension = ExpertsExtension()
+    dspark: DSparkExtension = DSparkExtension()
+
+
+class Server(FrozenModel):
+    """SGLang's settings by their own names; `flags` takes every other long option, without dashes."""
+
+    host: Text = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 30000
+    dtype: Text | None = None
+    context_length: Positive | None = None
+    max_total_tokens: Positive | None = None
+    mem_fraction_static: Annotated[float, Field(gt=0, lt=1)] | None = None
+    max_running_requests: Positive | None = None
+    chunked_prefill_size: Annotated[int, Field(ge=-1)] | None = None  # -1 turns chunks off
+    kv_cache_dtype: Text | None = None
+    attention_backend: Text | None = None
+    sampling_backend: Text | None = None
+    grammar_backend: Text | None = None
+    moe_runner_backend: Text | None = None
+    fp8_gemm_backend: Text | None = None
+    tool_call_parser: Text | None = None
+    reasoning_parser: Text | None = None
+    random_seed: Annotated[int, Field(ge=0)] | None = None
+    watchdog_timeout_s: Seconds | None = None
+    dist_timeout_s: Positive | None = None
+    enable_metrics: bool = True
+    api_key: Literal["auto", "none"] = "auto"
+    flags: dict[str, FlagValue] = {}
+
+    @property
+    def is_loopback(self) -> bool:
+        """True when only this node can reach the API."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class Limits(FrozenModel):
+    """When the launcher gives up, and what it refuses to plan."""
+
+    # Slow starts are real: 12 to 13 minutes were reported for three Sparks that read over NFS.
+    ready_timeout_s: Seconds = 1800.0
+    freeze_timeout_s: Seconds = 10.0
+    peer_timeout_s: Seconds = 15.0
+    stop_timeout_s: Seconds = 20.0
+    min_head_room_gib: Gib = 0.0
+    max_new_tokens: Positive | None = None
+
+
+class Evidence(FrozenModel):
+    """What has been run. `not_run` is the truth until a run's files are under results/."""
+
+    status: Literal["not_run", "run"] = "not_run"
+    hardware: Text | None = None
+    runs: TextTuple = ()
+    notes: str = ""
+
+
+class Recipe(FrozenModel):
+    schema_version: Literal[1]
+    name: Name
+    description: str = ""
+    extends: Text | None = None
+    model: ModelSource
+    engine: Engine
+    parallelism: Parallelism
+    extensions: Extensions = Extensions()
+    server: Server = Server()
+    environment: dict[str, str] = {}
+    limits: Limits = Limits()
+    evidence: Evidence = Evidence()
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> Self:
+        raise_problems(recipe_problems(self))
+        return self
+
+    @property
+    def num_ranks(self) -> int:
+        return self.parallelism.nodes * self.parallelism.gpus_per_node
+
+    @property
+    def served_name(self) -> str:
+        """Name that clients pass as `model`."""
+        return self.model.served_name or self.model.repo or self.model.path
