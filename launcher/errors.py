@@ -69,6 +69,7 @@ class NodeFailed(SparkctlError):
 
 class PreflightRefused(SparkctlError):
     exit_code = 5
+    detail: dict[str, object] = {}
 
 
 class NotReady(SparkctlError):

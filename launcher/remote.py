@@ -39,6 +39,7 @@ class Remote(Protocol):
     """One node. Opens lazily on first use; safe to use from several threads."""
 
     node: str
+    is_local: bool
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> RemoteResult:
         """Run to the end. Raises NodeUnreachable (or a subclass), or NodeFailed on time-out."""

@@ -34,7 +34,7 @@ class EngineOutput:
             if not data:
                 break
             self._write(self._masker.feed(data))
-        self._write(self._masker.flush())
+        self._write(self._masker.finish())
         os.close(self._fd)
 
     def _write(self, data: bytes) -> None:

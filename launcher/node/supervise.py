@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.node.end_processes import end_processes, remove_shared_memory
@@ -149,27 +150,18 @@ class Supervisor:
         except ChildProcessError:
             return {"kind": "engine", "what": "the engine's main process is gone"}
         if pid == 0:
-            self._reap_orphans()
+            self._reap_orphan()
             return None
         self.engine.returncode = os.waitstatus_to_exitcode(status)
         return {"kind": "engine", "what": "the engine's main process ended", "pid": pid, **describe_wait_status(status)}
 
-    def _reap_orphans(self) -> None:
-        """As subreaper we inherit orphans; only those that are not the engine may be reaped blindly."""
+    def _reap_orphan(self) -> None:
+        """As subreaper we inherit orphans; each tick reaps one that ended."""
         assert self.engine is not None
-        for pid in [p for p in os.listdir("/proc") if p.isdigit()] if self._adopted() else []:
-            process = read_process(int(pid))
-            if process and process.parent_pid == os.getpid() and process.state == "Z" and process.pid != self.engine.pid:
-                os.waitpid(process.pid, os.WNOHANG)
-
-    def _adopted(self) -> bool:
-        """True when a child other than the engine has ended and waits for us."""
-        assert self.engine is not None
-        try:
+        with suppress(ChildProcessError):
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return False
-        return found is not None and found.si_pid != self.engine.pid
+            if found is not None and found.si_pid != self.engine.pid:
+                os.waitpid(found.si_pid, os.WNOHANG)
 
     def _rank_end(self) -> dict | None:
         for pid, watch in self.ranks.items():

@@ -1,0 +1,219 @@
+"""Read-only facts of a node. Changes nothing; every item that cannot be read is null or listed in `problems`."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import platform
+import pwd
+import re
+import shutil
+import socket
+import struct
+import subprocess
+from pathlib import Path
+
+from launcher.node.list_runs import live_runs
+from launcher.node.processes import boot_id, memory_available_bytes
+
+INDEX_NAME = "model.safetensors.index.json"
+MAX_LISTED = 5
+SIOCGIFADDR = 0x8915
+
+
+def probe(*, paths: dict, model_path: str | None, ports: list, engine_runtime: str, engine_python: str | None) -> dict:
+    """`ports`: [[host, port], ...] that must be free. `paths` as in the topology, `~` of this node's user."""
+    expanded = {key: os.path.expanduser(value) for key, value in paths.items() if value}
+    return {
+        "hostname": socket.gethostname(),
+        "user": pwd.getpwuid(os.getuid()).pw_name,
+        "home": os.path.expanduser("~"),
+        "architecture": platform.machine(),
+        "kernel": platform.release(),
+        "boot_id": boot_id(),
+        "python": platform.python_version(),
+        "memory_total_bytes": _memory_total_bytes(),
+        "memory_available_bytes": memory_available_bytes(),
+        "paths": expanded,
+        "state_problem": _writable_problem(expanded["state"]),
+        "interfaces": _interfaces(),
+        "hcas": _hcas(),
+        "busy_ports": [[host, port, reason] for host, port in ports if (reason := _port_problem(host, port))],
+        "live_runs": [{key: run[key] for key in ("run_id", "status", "started")} for run in live_runs(expanded["state"])],
+        "model": _model(model_path, expanded.get("models")) if model_path else None,
+        "engine": _engine(engine_runtime, engine_python or os.path.join(expanded.get("engine", ""), "bin/python")),
+    }  # fmt: skip
+
+
+def _memory_total_bytes() -> int | None:
+    match = re.search(r"^MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(match.group(1)) * 1024 if match else None
+
+
+def _writable_problem(path: str) -> str | None:
+    """Why runs cannot be kept there; looks at the nearest directory that exists."""
+    directory = Path(path)
+    while not directory.exists():
+        directory = directory.parent
+    if not directory.is_dir():
+        return "%s is not a directory" % directory
+    if not os.access(directory, os.W_OK | os.X_OK) or os.statvfs(directory).f_flag & os.ST_RDONLY:
+        return "%s is not writable" % directory
+    free = shutil.disk_usage(directory).free
+    return "only %d MiB are free at %s" % (free >> 20, directory) if free < 64 << 20 else None
+
+
+def _interfaces() -> list[dict]:
+    """Name, IPv4 addresses, MTU and link state of each interface."""
+    addresses = _ipv4_addresses()
+    found = []
+    for directory in sorted(Path("/sys/class/net").iterdir()):
+        mtu = _read(directory / "mtu")
+        if mtu is None:  # bonding_masters and the like are no interfaces
+            continue
+        found.append({
+            "name": directory.name,
+            "addresses": addresses.get(directory.name) or _first_address(directory.name),
+            "mtu": int(mtu),
+            "state": _read(directory / "operstate"),
+            "speed_mbps": _positive(_read(directory / "speed")),
+        })  # fmt: skip
+    return found
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:  # sysfs answers EINVAL for a link that is down
+        return None
+
+
+def _positive(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
+
+
+def _ipv4_addresses() -> dict[str, list[str]]:
+    """All IPv4 addresses by interface, as the `ip` tool tells; empty without the tool."""
+    tool = shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if not tool:
+        return {}
+    done = subprocess.run([tool, "-j", "-4", "addr", "show"], capture_output=True, text=True, timeout=5)
+    links = json.loads(done.stdout or "[]") if done.returncode == 0 else []
+    return {
+        link["ifname"]: [item["local"] for item in link.get("addr_info", []) if "local" in item]
+        for link in links
+        if "ifname" in link
+    }
+
+
+def _first_address(interface: str) -> list[str]:
+    """The interface's first address, asked from the kernel: the only one that SIOCGIFADDR tells."""
+    request = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            reply = fcntl.ioctl(asking.fileno(), SIOCGIFADDR, request)
+        except OSError:
+            return []
+    return [socket.inet_ntoa(reply[20:24])]
+
+
+def _hcas() -> list[dict]:
+    """RDMA devices: netdev, port state, and the index of each RoCE v2 GID with its IPv4 address."""
+    found = []
+    root = Path("/sys/class/infiniband")
+    for device in sorted(root.iterdir()) if root.is_dir() else []:
+        port = device / "ports/1"
+        netdevs = sorted(path.name for path in (device / "device/net").iterdir()) if (device / "device/net").is_dir() else []
+        found.append({
+            "name": device.name,
+            "netdev": netdevs[0] if netdevs else None,
+            "state": _read(port / "state"),
+            "rocev2_gids": _rocev2_gids(port),
+        })  # fmt: skip
+    return found
+
+
+def _rocev2_gids(port: Path) -> list[dict]:
+    gids = []
+    types = port / "gid_attrs/types"
+    for entry in sorted(types.iterdir(), key=lambda path: int(path.name)) if types.is_dir() else []:
+        if _read(entry) == "RoCE v2":
+            gid = _read(port / "gids" / entry.name) or ""
+            match = re.fullmatch(r"(?:0000:){5}ffff:([0-9a-f]{4}):([0-9a-f]{4})", gid)
+            if match:
+                raw = bytes.fromhex(match.group(1) + match.group(2))
+                gids.append({"index": int(entry.name), "address": socket.inet_ntoa(raw)})
+    return gids
+
+
+def _port_problem(host: str, port: int) -> str | None:
+    """Why a server could not listen there now; None when it could."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            listener.listen(1)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return "in use"
+            return os.strerror(error.errno) if error.errno else str(error)
+    return None
+
+
+def _model(model_path: str, models: str | None) -> dict:
+    """Whether the checkpoint is there and whole by its own index; hashes are the work of `weights verify`."""
+    path = Path(os.path.expanduser(model_path))
+    if not path.is_absolute():
+        path = Path(models or "~").expanduser() / path
+    facts: dict = {"path": str(path), "problem": None}
+    if not path.is_dir():
+        facts["problem"] = "no such directory"
+        return facts
+    if not (path / "config.json").is_file():
+        facts["problem"] = "it has no config.json"
+        return facts
+    index = path / INDEX_NAME
+    try:
+        if index.is_file():
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        else:
+            names = sorted(file.name for file in path.glob("*.safetensors"))
+    except (ValueError, KeyError, AttributeError, OSError) as error:
+        facts["problem"] = "%s cannot be read: %s" % (INDEX_NAME, error)
+        return facts
+    missing = [name for name in names if not (path / name).is_file()]
+    if missing:
+        facts["problem"] = "%d of %d weight files are missing: %s" % (len(missing), len(names), ", ".join(missing[:MAX_LISTED]))
+    elif not names:
+        facts["problem"] = "it has no *.safetensors file"
+    else:
+        facts["weight_bytes"] = sum((path / name).stat().st_size for name in names)
+    return facts
+
+
+def _engine(runtime: str, python: str) -> dict:
+    """Versions from the metadata on disk: importing the engine would take seconds."""
+    if runtime == "docker":
+        docker = shutil.which("docker")
+        return {"docker": docker, "problem": None if docker else "docker is not in PATH"}
+    facts: dict = {"python": python, "problem": None, "sglang": None, "sparkctl": None}
+    if not os.access(python, os.X_OK):
+        facts["problem"] = "there is no %s" % python
+        return facts
+    code = (
+        "import importlib.metadata as m, json\n"
+        "def v(n):\n"
+        " try: return m.version(n)\n"
+        " except m.PackageNotFoundError: return None\n"
+        "print(json.dumps({n: v(n) for n in ('sglang', 'sparkctl', 'torch')}))"
+    )
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30)
+    if done.returncode != 0:
+        facts["problem"] = "%s does not run: %s" % (python, done.stderr.strip().splitlines()[-1:] or done.returncode)
+    else:
+        facts.update(json.loads(done.stdout))
+        if facts["sglang"] is None:
+            facts["problem"] = "%s has no sglang" % python
+    return facts

@@ -1,0 +1,125 @@
+"""What `up` runs: one LaunchPlan, pure data, the same through JSON and back.
+
+A plan holds no secret: the API key and the run's token are made when it is carried out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from launcher.errors import ConfigError
+from launcher.topology import Node
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiPlan:
+    """The OpenAI API that the head serves. `needs_key`: a key is generated and every request must carry it."""
+
+    host: str
+    port: int
+    served_name: str
+    needs_key: bool
+
+    @property
+    def probe_host(self) -> str:
+        """Where the head itself reaches the API."""
+        return "127.0.0.1" if self.host in ("0.0.0.0", "localhost") else "::1" if self.host == "::" else self.host
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.probe_host}]" if ":" in self.probe_host else self.probe_host
+        return f"http://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatPlan:
+    """Where the supervisors of the nodes meet. Silence of `timeout_s` ends the run on every node."""
+
+    address: str
+    port: int
+    num_workers: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimits:
+    ready_timeout_s: float
+    freeze_timeout_s: float
+    stop_timeout_s: float
+    drain_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlan:
+    """What runs on one node. argv and environment are complete: the engine sees no other variable but TMPDIR.
+
+    `container` names the docker container when the engine runs in one.
+    """
+
+    node: Node
+    node_rank: int
+    is_head: bool
+    ranks: tuple[int, ...]
+    state_path: str
+    model_path: str
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    container: str | None
+    notes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    schema_version: int
+    run_id: str
+    recipe: str
+    topology: str
+    runtime: str
+    sglang_version: str
+    rendezvous: str
+    api: ApiPlan
+    heartbeat: HeartbeatPlan | None
+    limits: RunLimits
+    nodes: tuple[NodePlan, ...]
+
+    @property
+    def head(self) -> NodePlan:
+        return self.nodes[0]
+
+    def node(self, name: str) -> NodePlan:
+        return next(node for node in self.nodes if node.name == name)
+
+
+_ADAPTER = TypeAdapter(LaunchPlan)
+
+
+def plan_to_json(plan: LaunchPlan) -> str:
+    return json.dumps(_ADAPTER.dump_python(plan, mode="json"), indent=2, sort_keys=True) + "\n"
+
+
+def plan_from_json(text: str, *, source: str = "the plan") -> LaunchPlan:
+    """Raises ConfigError when `text` is no plan of this version."""
+    try:
+        plan = _ADAPTER.validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "top level"
+        raise ConfigError(
+            f"{source} is no launch plan: {where}: {first['msg']}",
+            hint="write one with: sparkctl plan --output plan.json",
+        ) from error
+    if plan.schema_version != SCHEMA_VERSION:
+        raise ConfigError(
+            f"{source} must have schema_version {SCHEMA_VERSION}, got {plan.schema_version}",
+            hint="write it again with: sparkctl plan --output plan.json",
+        )
+    return plan
