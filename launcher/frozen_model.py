@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,7 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 class FrozenModel(BaseModel):
     """Strict: "8" is no number and 8 is no text, so that what is written is what is used."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    # Keys that a file may hold beside the fields, resolved before the model sees them.
+    file_keys: ClassVar[tuple[str, ...]] = ()
 
 
 # A list in YAML and JSON, a tuple inside (frozen).

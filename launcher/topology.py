@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -107,6 +107,8 @@ class Links(FrozenModel):
 
 
 class Topology(FrozenModel):
+    file_keys: ClassVar[tuple[str, ...]] = ("defaults",)
+
     schema_version: Literal[1]
     name: NodeName
     links: Links
