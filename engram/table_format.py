@@ -105,8 +105,8 @@ def parse_table_file_name(name: str) -> tuple[int, int, int] | None:
 def deal_columns(column_bounds: tuple[int, ...], rank: int, tp: int) -> tuple[ColumnRange, ...]:
     """The columns of `rank` out of `tp`, dealt round-robin: column c belongs to rank c % tp.
 
-    `column_bounds` are the prefix sums of the layer's column sizes, starting at 0. Round-robin mixes the n-gram
-    orders: longer n-grams repeat less, so contiguous blocks would give ranks unequal read counts.
+    `column_bounds` are the prefix sums of the layer's column sizes, starting at 0. Round-robin mixes the
+    n-gram orders: longer n-grams repeat less, so contiguous blocks would give ranks unequal read counts.
     """
     return tuple(
         ColumnRange(
@@ -236,7 +236,9 @@ def _check_columns(header: TableHeader, where: str) -> None:
     for column in header.columns:
         name = f"column {column.column_idx}"
         if column.column_idx != next_idx:
-            raise _wrong(f"column_idx dealt to rank {header.rank}", str(next_idx), str(column.column_idx), where)
+            raise _wrong(
+                f"column_idx dealt to rank {header.rank}", str(next_idx), str(column.column_idx), where
+            )
         # Sizes are checked before sums, so that a hostile header cannot overflow the C++ twin.
         if not 1 <= column.num_rows <= MAX_ROWS or not next_row <= column.first_row <= MAX_ROWS:
             seen = f"first_row {column.first_row}, num_rows {column.num_rows}"
