@@ -1,0 +1,1 @@
+"""Builders of small models with the structure of real ones."""
