@@ -16,8 +16,12 @@ from launcher.read_yaml import check_tree, read_tree
 from launcher.recipe import Recipe
 from launcher.yaml_tree import Provenance, YamlTree, merge_trees
 
-# The deepest shipped chain has four files.
+# The deepest shipped chain has five files.
 MAX_EXTENDS = 8
+
+# What a file says about itself: a profile must not pass for run because its base was.
+_NOT_INHERITED = ("name", "description", "evidence")
+_NOT_INHERITED_PATHS = tuple((key,) for key in _NOT_INHERITED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +49,18 @@ def read_recipe_tree(path: Path) -> YamlTree:
     chain = _read_chain(path)
     tree = chain[-1]
     for over in reversed(chain[:-1]):
-        tree = merge_trees(tree, over)
+        tree = merge_trees(_inheritable(tree), over)
     return tree
+
+
+def _inheritable(tree: YamlTree) -> YamlTree:
+    return YamlTree(
+        file=tree.file,
+        data={key: value for key, value in tree.data.items() if key not in _NOT_INHERITED},
+        origins={
+            path: origin for path, origin in tree.origins.items() if path[:1] not in _NOT_INHERITED_PATHS
+        },
+    )
 
 
 def _read_chain(path: Path) -> list[YamlTree]:

@@ -15,9 +15,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOption:
-    """`switch` is given or not, `toggle` also has a --no- form, `value` takes one word, `list` several."""
+    """`switch` is given or not (--x and --no-x are two of them), `value` takes one word, `list` several."""
 
-    kind: Literal["switch", "toggle", "value", "list"]
+    kind: Literal["switch", "value", "list"]
     choices: tuple[str, ...] = ()
 
 

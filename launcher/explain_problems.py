@@ -1,4 +1,4 @@
-"""Turns what is wrong with a file into one ConfigError: per problem a line with place, value seen and hint."""
+"""What is wrong with a file as one ConfigError: a line per problem, with place, value seen and hint."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def flag_problems(recipe: Recipe) -> Iterator[ConfigProblem]:
             _name_problem(name)
             or _owned_problem(name, options)
             or _speculative_problem(name, value, recipe)
-            or (_option_problem(name, value, options) if options else None)
+            or (_option_problem(name, value, options) if options is not None else None)
         )
         if problem is not None:
             yield problem
@@ -135,6 +135,13 @@ def _option_problem(name: str, value: FlagValue, options: Mapping[str, EngineOpt
             message=f"server.flags must be options that this SGLang version has, got {name}",
             hint=f"did you mean {close[0]}?" if close else "see python -m sglang.launch_server --help",
         )
+    if value is False and f"no-{name}" in options:
+        # Left out, the engine would decide by itself: false must mean false.
+        return ConfigProblem(
+            at=_at(name),
+            message=f"server.flags.{name} must be true or absent, got false",
+            hint=f"to turn it off write no-{name}: true",
+        )
     wanted = _kind_problem(option, value)
     if wanted:
         return ConfigProblem(at=_at(name), message=f"server.flags.{name} must be {wanted}, got {value!r}")
@@ -146,7 +153,7 @@ def _option_problem(name: str, value: FlagValue, options: Mapping[str, EngineOpt
 
 
 def _kind_problem(option: EngineOption, value: FlagValue) -> str:
-    if option.kind in ("switch", "toggle"):
+    if option.kind == "switch":
         return "" if isinstance(value, bool) else "true or false"
     if isinstance(value, bool):
         return "a value (this option is no switch; quote true or false when it is the value)"

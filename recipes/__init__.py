@@ -1,0 +1,1 @@
+"""Data only: the shipped recipes (*.yaml), the bases they extend (base/) and example topologies (topologies/)."""
