@@ -40,7 +40,7 @@ class ManifestFile(BaseModel):
     layer_id: Annotated[int, Field(ge=0, lt=1 << 16)]
     rank: Annotated[int, Field(ge=0)]
     tp: Annotated[int, Field(ge=1, le=MAX_TP)]
-    table_id: Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\Z")]
+    table_id: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     file_bytes: Annotated[int, Field(gt=HEADER_BYTES, multiple_of=PAGE_BYTES, lt=1 << 62)]
     block_checksums: bytes
 
@@ -93,7 +93,7 @@ class Manifest(BaseModel):
 
     layout_version: int
     source_repo: Annotated[str, Field(min_length=1, max_length=200)]
-    source_revision: Annotated[str, Field(pattern=r"\A[0-9A-Za-z._-]{1,64}\Z")]
+    source_revision: Annotated[str, Field(pattern=r"^[0-9A-Za-z._-]{1,64}$")]
     checksum: Literal["blake2b-128 per MiB"]
     files: tuple[ManifestFile, ...]
 
