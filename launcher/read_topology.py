@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from launcher.errors import ConfigError
 from launcher.explain_problems import ProblemLine, config_error
+from launcher.find_recipe import is_path, shipped_topologies
 from launcher.read_yaml import read_model
 from launcher.topology import Topology
 from launcher.yaml_tree import Origin, Provenance, YamlTree, merge_trees
 
 # What tells one node from another cannot be shared.
 _NEVER_SHARED = (("name",), ("fabric", "address"))
+
+
+def find_topology(name: str) -> Path:
+    """A path, or the name of a shipped example -> file. The file is not opened here."""
+    if is_path(name):
+        return Path(name).expanduser()
+    examples = shipped_topologies()
+    if name in examples:
+        return examples[name]
+    raise ConfigError(
+        f"topology must be a file or the name of an example, got {name!r}.",
+        hint=f"examples: {', '.join(examples)}; a file needs a slash or .yaml: ./{name}.yaml",
+    )
 
 
 def read_topology(path: Path) -> tuple[Topology, Provenance]:

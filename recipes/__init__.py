@@ -1,1 +1,1 @@
-"""Data only: the shipped recipes (*.yaml), the bases they extend (base/) and example topologies (topologies/)."""
+"""Data only: shipped recipes (*.yaml), the bases they extend (base/), example topologies (topologies/)."""

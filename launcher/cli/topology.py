@@ -1,0 +1,155 @@
+"""sparkctl topology init | show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from launcher.draft_topology import NodeDraft, TopologyDraft
+
+app = typer.Typer(no_args_is_help=True, help="Describe the nodes and the network between them.")
+
+Layout = Literal["switch", "triangle", "pair", "ring"]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+@app.command("init")
+def init_topology(
+    nodes: Annotated[
+        str | None, typer.Option(help="[user@]host[:port] of each node, by commas. Without it: questions.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="Login on all nodes; default: ~/.ssh/config.")] = None,
+    identity: Annotated[str | None, typer.Option(help="Private key file; default: agent, ~/.ssh.")] = None,
+    layout: Annotated[Layout | None, typer.Option(help="How the nodes are cabled.")] = None,
+    output: Annotated[Path, typer.Option(help="File to write; - prints it.")] = Path("topology.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write a topology file, by questions or from --nodes."""
+    from launcher.draft_topology import TopologyDraft, parse_node_specs
+    from launcher.errors import UsageError
+
+    if output.exists() and not force:
+        raise UsageError(f"--output must be a new file, got {output}, which exists.", hint="add --force")
+    if nodes is None:
+        draft = _ask(user, identity, layout, output)
+    else:
+        drafts = parse_node_specs(nodes)
+        draft = TopologyDraft(
+            name=_name_of(output),
+            layout=layout or _usual_layout(len(drafts)),
+            nodes=drafts,
+            user=user,
+            identity_file=identity,
+        )
+    _write(draft, output)
+
+
+@app.command("show")
+def show_topology(
+    name: Annotated[
+        str | None, typer.Argument(help="A path, or the name of an example.", metavar="TOPOLOGY")
+    ] = None,
+    local: Annotated[
+        int, typer.Option(help="Without TOPOLOGY: number of local stand-ins.", min=1, max=8)
+    ] = 3,
+    as_json: JsonFlag = False,
+) -> None:
+    """Every node with the defaults merged in; without TOPOLOGY the embedded local default."""
+    from launcher.cli.print_table import print_table
+    from launcher.compose_recipe import resolved_values
+    from launcher.config_problem import dotted
+    from launcher.read_topology import find_topology, read_topology
+    from launcher.topology import local_topology
+    from launcher.yaml_tree import Provenance
+
+    provenance: Provenance = {}
+    if name is None:
+        topology = local_topology(local)
+    else:
+        topology, provenance = read_topology(find_topology(name))
+    if as_json:
+        origins = {dotted(value.key): value.origin for value in resolved_values(topology, provenance)}
+        document = {"resolved": topology.model_dump(mode="json", by_alias=True), "origins": origins}
+        typer.echo(json.dumps(document, indent=2))
+        return
+    links = topology.links
+    typer.echo(f"{topology.name}: {len(topology.nodes)} nodes, {links.layout}, MTU {links.mtu}")
+    for cable in links.cables:
+        typer.echo(f"cable {cable.from_} - {cable.to}")
+    columns = []
+    for node in topology.resolved_nodes():
+        column = {dotted(value.key): value.value for value in resolved_values(node, {})}
+        columns.append(column | {"fabric.socket_interface": node.fabric.bootstrap_interface})
+    keys = list(dict.fromkeys(key for column in columns for key in column if key != "name"))
+    rows = [(key, *(_cell(column.get(key)) for column in columns)) for key in keys]
+    print_table(
+        ("rank", *map(str, range(len(columns)))), [("name", *(_cell(c["name"]) for c in columns)), *rows]
+    )
+
+
+def _cell(value: object) -> str:
+    if value is None or value == [] or value == {}:
+        return "-"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _ask(user: str | None, identity: str | None, layout: Layout | None, output: Path) -> TopologyDraft:
+    from dataclasses import replace
+
+    from launcher.draft_topology import TopologyDraft, parse_node_specs
+
+    typer.echo("Nodes in rank order; the first one is the head and serves the API.")
+    drafts = parse_node_specs(typer.prompt("Nodes ([user@]host[:port], by commas)"))
+    if user is None:
+        user = (
+            typer.prompt("User on all nodes (empty: ~/.ssh/config)", default="", show_default=False) or None
+        )
+    if identity is None:
+        identity = typer.prompt("Private key (empty: agent, ~/.ssh)", default="", show_default=False) or None
+    if layout is None:
+        layout = typer.prompt("Cabling (switch, pair, triangle, ring)", default=_usual_layout(len(drafts)))
+    filled: list[NodeDraft] = []
+    for draft in drafts:
+        address = typer.prompt(f"{draft.name}: fabric address (empty: later)", default="", show_default=False)
+        interface = typer.prompt(
+            f"{draft.name}: fabric interface (empty: later)", default="", show_default=False
+        )
+        filled.append(replace(draft, address=address or None, interface=interface or None))
+    return TopologyDraft(
+        name=_name_of(output), layout=str(layout), nodes=tuple(filled), user=user, identity_file=identity
+    )
+
+
+def _usual_layout(num_nodes: int) -> Layout:
+    return "pair" if num_nodes == 2 else "switch"
+
+
+def _name_of(output: Path) -> str:
+    return output.stem if output.suffix in (".yaml", ".yml") else "cluster"
+
+
+def _write(draft: TopologyDraft, output: Path) -> None:
+    from launcher.draft_topology import render_topology
+    from launcher.parse_yaml import parse_yaml
+    from launcher.read_topology import inherit_defaults
+    from launcher.read_yaml import check_tree
+    from launcher.topology import Topology
+    from launcher.write_file import write_file
+
+    text = render_topology(draft)
+    missing = draft.missing()
+    if not missing:  # what is complete must also be right before it is kept
+        check_tree(inherit_defaults(parse_yaml(text, str(output))), Topology)
+    if str(output) == "-":
+        typer.echo(text, nl=False)
+    else:
+        write_file(output, text)
+        typer.echo(f"{output} is written.")
+    if missing:
+        typer.echo(f"Still to fill in: {', '.join(missing)}.", err=True)
+    else:
+        typer.echo(f"Next: sparkctl topology show {output}", err=True)
