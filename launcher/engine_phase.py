@@ -126,9 +126,9 @@ _TIMING = re.compile(r"(\w+)=([\d.]+)")
 class PhaseTracker:
     """Feed it every line of one rank's log, in order. `feed` returns an event only when something changed."""
 
-    def __init__(self, *, rank_is_head: bool) -> None:
+    def __init__(self, rank_is_head: bool) -> None:
         self._rank_is_head = rank_is_head
-        self._num_load_begins = 0
+        self._num_load_begins: dict[tuple[str, ...], int] = {}
         self.phase = Phase.STARTING
         self.facts = EngineFacts()
         self._bar: tuple[int, int, int] | None = None
@@ -141,8 +141,8 @@ class PhaseTracker:
         parsed = parse_line(line)
         before = (self.phase, self.facts, self._bar)
         if parsed.before:
-            self._read(parsed.before)
-        self._read(parsed.text)
+            self._read(parsed.before, ())
+        self._read(parsed.text, parsed.rank_words)
         if (self.phase, self.facts, self._bar) == before:
             return None
         percent, num_done, num_total = self._bar or (None, None, None)
@@ -155,21 +155,23 @@ class PhaseTracker:
             facts=self.facts,
         )
 
-    def _read(self, text: str) -> None:
-        self._read_phase(text)
+    def _read(self, text: str, rank_words: tuple[str, ...]) -> None:
+        self._read_phase(text, rank_words)
         self._read_bar(text)
-        self.facts = read_facts(text, self.facts, is_draft=self._num_load_begins > 1)
+        self.facts = read_facts(text, self.facts, is_draft=self._num_load_begins.get(rank_words, 0) > 1)
 
-    def _read_phase(self, text: str) -> None:
+    def _read_phase(self, text: str, rank_words: tuple[str, ...]) -> None:
         if (_HEAD_READY if self._rank_is_head else _WORKER_READY).match(text):
             self._advance(Phase.READY)
             return
         for pattern, phase in _MARKERS:
             if pattern.search(text):
                 if text.startswith("Load weight begin."):
-                    self._num_load_begins += 1
-                    # The draft model is loaded by a second cycle of the same lines.
-                    phase = Phase.DRAFT if self._num_load_begins > 1 else phase
+                    # The draft model is loaded by a second cycle of the same lines. Counted per rank: several
+                    # GPUs of one node write into one log.
+                    num_begins = self._num_load_begins.get(rank_words, 0) + 1
+                    self._num_load_begins[rank_words] = num_begins
+                    phase = Phase.DRAFT if num_begins > 1 else phase
                 self._advance(phase)
                 return
 

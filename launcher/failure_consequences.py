@@ -131,8 +131,9 @@ NETWORK: tuple[Rule, ...] = (
     make_rule(
         "peer-gone",
         Weight.NETWORK,
-        r"Connection (?:reset|closed) by peer|Connection closed by remote peer|Broken pipe"
-        r"|pair\.cc:\d+\].*(?:Read|Write) error|recvValue failed|failed to recv, got 0 bytes",
+        # Not ConnectionResetError: that is a client of the API that hung up.
+        r"gloo/transport/tcp/\w+\.cc|^(?:RuntimeError|torch\.distributed\.\w+): .*Connection (?:reset|closed)"
+        r"|Connection closed by remote peer|recvValue failed|failed to recv, got 0 bytes",
         "The connection from {node} to another rank broke: that rank or its node is gone.",
         "Look at the other ranks and nodes: `sparkctl status`.",
     ),

@@ -42,11 +42,6 @@ class LogLines:
         """Returns what stands behind the last line end, if anything. The splitter is empty after."""
         return [self._take()] if self._num_bytes else []
 
-    @property
-    def pending(self) -> str:
-        """The unfinished line so far: a progress bar ends its state only when it draws the next one."""
-        return bytes(self._head + self._tail).decode("utf-8", "replace")
-
     def _append(self, piece: bytes) -> None:
         self._num_bytes += len(piece)
         room = self._head_bytes - len(self._head)

@@ -153,7 +153,13 @@ def _merge(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _spell(secret: str) -> bytes:
     """A pattern that matches `secret` however each of its characters is written."""
-    return b"".join(_spell_char(char) for char in secret)
+    # A run of backslashes is one unit: one by one, each with a repeat of its own, it splits in endless ways.
+    return b"".join(
+        rb"(?:\\{%d,%d}|(?:%%(?:25)?5[cC]){%d})" % (len(unit), 8 * len(unit), len(unit))
+        if unit[0] == "\\"
+        else _spell_char(unit)
+        for unit in re.findall(r"\\+|[^\\]", secret)
+    )
 
 
 def _spell_char(char: str) -> bytes:
@@ -182,8 +188,6 @@ def _spell_char(char: str) -> bytes:
         options.append({"&": b"&amp;", "<": b"&lt;", ">": b"&gt;", '"': b"&(?:quot|#34);"}[char])
     if char in "\"'/`$":
         options.append(rb"\\{1,8}" + re.escape(raw))
-    if char == "\\":
-        options.append(rb"\\{2,8}")
     # The longer spellings first: an alternation takes the first that fits.
     options.sort(key=len, reverse=True)
     return b"(?:" + b"|".join(options) + b")"

@@ -57,7 +57,11 @@ class ExitInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootCause:
-    """`found` is False when no line and no exit explains the failure; see `last_lines` then."""
+    """`found` is False when no line and no exit explains the failure; see `last_lines` then.
+
+    `is_secondary`: only consequences were seen (a lost peer, a warning). Right after a rank's end the rank
+    that is the cause may not have written its line yet: reading again a second later can find it.
+    """
 
     found: bool
     case: str
@@ -66,6 +70,7 @@ class RootCause:
     explanation: str
     hint: str
     exit: ExitInfo | None = None
+    is_secondary: bool = False
     notes: tuple[str, ...] = ()
     last_lines: tuple[tuple[RankLabel, tuple[str, ...]], ...] = ()
 
@@ -152,6 +157,7 @@ def _from_candidate(
         explanation=sighting.explanation.format_map(words),
         hint=sighting.hint.format_map(words),
         exit=exits.get(candidate.label),
+        is_secondary=sighting.weight >= Weight.NETWORK or sighting.is_after_network,
         notes=notes,
     )
 
