@@ -26,6 +26,8 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126  # what a login shell answers over SSH
 class LocalRemote:
     """Commands start in the home folder and in a session of their own, as they do under sshd."""
 
+    is_local = True
+
     def __init__(self, node: str, *, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
         self.node = node
         self._max_output_bytes = max_output_bytes

@@ -27,6 +27,8 @@ STATUS_TIMEOUT_S = 2.0
 class SshRemote:
     """Connects on first use, and again on the first use after the connection was lost."""
 
+    is_local = False
+
     def __init__(self, target: SshTarget, *, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
         self.node = target.node
         self._target = target

@@ -21,14 +21,14 @@ def await_token(*, host: str, port: int, api_key: str | None, timeout_s: float, 
     last_health: object = None
     reason = "the API did not answer"
     while time.monotonic() < deadline:
-        reply = http_request(host=host, port=port, method="GET", path="/health", timeout_s=5.0)
+        reply = http_request(host=host, port=port, method="GET", path="/health", request_timeout_s=5.0)
         health = reply.get("status", "unreachable")
         if health != last_health:
             last_health = health
             answer({"health": health})
         if health == 200:
             reply = http_request(host=host, port=port, method="POST", path="/generate", body=GENERATE,
-                                 api_key=api_key, timeout_s=request_timeout_s)  # fmt: skip
+                                 api_key=api_key, request_timeout_s=request_timeout_s)  # fmt: skip
             text, reason = _generated(reply)
             if text is not None:
                 answer({"token": text, "seconds": reply["seconds"]})

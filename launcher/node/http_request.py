@@ -8,13 +8,13 @@ import time
 
 
 def http_request(*, host: str, port: int, method: str, path: str, body: dict | None = None,
-                 api_key: str | None = None, timeout_s: float = 10.0, max_bytes: int = 4 << 20) -> dict:  # fmt: skip
+                 api_key: str | None = None, request_timeout_s: float = 10.0, max_bytes: int = 4 << 20) -> dict:  # fmt: skip
     """`{"status": 200, "body": text, "seconds": s}` or `{"failed": reason, "seconds": s}`; never raises for the network."""
     started = time.monotonic()
     headers = {"Content-Type": "application/json"}
     if api_key:
         headers["Authorization"] = "Bearer " + api_key
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(host, port, timeout=request_timeout_s)
     try:
         connection.request(method, path, json.dumps(body) if body is not None else None, headers)
         response = connection.getresponse()

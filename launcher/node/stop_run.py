@@ -16,10 +16,10 @@ from launcher.node.run_dir import forget_secrets, read_state, runs_root, write_s
 MEMORY_BACK_FRACTION = 0.9  # of what was available before the start; other programs may have grown meanwhile
 
 
-def stop_run(*, state_path: str, run_id: str, timeout_s: float, memory_timeout_s: float) -> dict:
+def stop_run(*, state_path: str, run_id: str, timeout_s_supervisor: float, memory_timeout_s: float) -> dict:
     """Idempotent. Returns what was ended, what is left, and whether memory came back.
 
-    `timeout_s`: how long the supervisor may take before everything is SIGKILLed from here.
+    `timeout_s_supervisor`: how long the supervisor may take before everything is SIGKILLed from here.
     """
     run_dir = runs_root(state_path) / run_id
     state = read_state(run_dir)
@@ -28,7 +28,7 @@ def stop_run(*, state_path: str, run_id: str, timeout_s: float, memory_timeout_s
     before = living_processes(run_id, state)
     shared_memory = shared_memory_files([process.pid for process in before])
     if before:
-        _ask_supervisor(run_dir, run_id, state, timeout_s)
+        _ask_supervisor(state, timeout_s_supervisor)
     left = end_processes(lambda: living_processes(run_id, state), timeout_s=3.0)
     removed = remove_shared_memory(shared_memory)
     state = _record_end(run_dir, bool(before))
@@ -42,7 +42,7 @@ def stop_run(*, state_path: str, run_id: str, timeout_s: float, memory_timeout_s
     }
 
 
-def _ask_supervisor(run_dir: Path, run_id: str, state: dict, timeout_s: float) -> None:
+def _ask_supervisor(state: dict, timeout_s: float) -> None:
     supervisor = same_process(state.get("supervisor_pid", -1), state.get("supervisor_start_ticks", -1))
     if supervisor is None or supervisor.state in "Tt":
         return  # gone or frozen: it cannot act, so the caller ends everything

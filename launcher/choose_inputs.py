@@ -1,0 +1,89 @@
+"""Which recipe and which topology a command means."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.compose_recipe import load_recipe
+from launcher.errors import UsageError
+from launcher.read_topology import read_topology
+from launcher.recipe import Recipe
+from launcher.topology import Topology, local_topology
+
+LOCAL_RECIPES = {1: "local-1x", 2: "local-2x", 3: "local", 4: "local-4x"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """`how` says in words what was chosen and why, for the first line of output."""
+
+    recipe: Recipe
+    topology: Topology
+    how: str
+
+
+def default_topology_path() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "sparkctl" / "topology.yaml"
+
+
+def choose_inputs(*, recipe: str | None, topology: str | None, nodes: int | None, port: int | None) -> Inputs:
+    """Without recipe and topology: the embedded default, N nodes on this machine.
+
+    A recipe alone takes the user's own topology file; a topology alone is refused, because nothing would say
+    what to serve on it.
+    """
+    if topology is not None and recipe is None:
+        raise UsageError(
+            "a recipe must be named for a topology", hint=f"sparkctl up --recipe NAME --topology {topology}; sparkctl recipe list"
+        )
+    if recipe is None or recipe in LOCAL_RECIPES.values():
+        return _embedded(recipe, topology, nodes, port)
+    chosen, _ = load_recipe(recipe)
+    path = Path(topology) if topology else default_topology_path()
+    if topology is None and not path.is_file():
+        raise UsageError(
+            f"recipe {chosen.name} must have a topology, and there is no {path}",
+            hint="describe your nodes once: sparkctl topology init --nodes spark-1,spark-2,spark-3",
+        )
+    read, _ = read_topology(path)
+    read = first_nodes(read, nodes or chosen.parallelism.nodes, path)
+    return Inputs(recipe=with_port(chosen, port), topology=read, how=f"recipe {chosen.name} on topology {path}")
+
+
+def _embedded(recipe: str | None, topology: str | None, nodes: int | None, port: int | None) -> Inputs:
+    count = nodes or next((n for n, name in LOCAL_RECIPES.items() if name == recipe), 3)
+    if count not in LOCAL_RECIPES:
+        raise UsageError(f"--nodes must be 1 to {max(LOCAL_RECIPES)} for the embedded default, got {count}", hint="sparkctl up --nodes 3")
+    name = recipe or LOCAL_RECIPES[count]
+    chosen, _ = load_recipe(name)
+    if topology is not None:
+        read, _ = read_topology(Path(topology))
+        return Inputs(recipe=with_port(chosen, port), topology=read, how=f"recipe {name} on topology {topology}")
+    how = f"the embedded default: {count} node(s) on this machine, real SGLang on CPU (recipe {name})"
+    return Inputs(recipe=with_port(chosen, port), topology=on_this_engine(local_topology(count)), how=how)
+
+
+def on_this_engine(topology: Topology) -> Topology:
+    """The embedded nodes run the engine that is installed beside this launcher."""
+    nodes = tuple(
+        node.model_copy(update={"paths": node.paths.model_copy(update={"engine": sys.prefix, "models": "~/.local/share/sparkctl/models"})})
+        for node in topology.nodes
+    )
+    return topology.model_copy(update={"nodes": nodes})
+
+
+def first_nodes(topology: Topology, count: int, path: Path) -> Topology:
+    """A recipe for fewer nodes takes the first ones of the file, in its order."""
+    if len(topology.nodes) < count:
+        raise UsageError(f"{count} nodes must be in {path}, got {len(topology.nodes)}", hint="sparkctl topology show")
+    return topology.model_copy(update={"nodes": topology.nodes[:count]})
+
+
+def with_port(recipe: Recipe, port: int | None) -> Recipe:
+    if port is None:
+        return recipe
+    return recipe.model_copy(update={"server": recipe.server.model_copy(update={"port": port})})

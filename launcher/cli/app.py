@@ -1,0 +1,81 @@
+"""The `sparkctl` command. Turns errors into text and exit codes; the verbs are in their own modules.
+
+Nothing heavy is imported here or at the top of a verb's module: `sparkctl --help` must be quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from launcher.cli import down, logs, plan, recipe, status, topology, up
+from launcher.errors import SparkctlError
+
+app = typer.Typer(
+    name="sparkctl",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+    help="""Serve DeepSeek-V4.1-Flash on 2, 3 or 4 DGX Sparks with SGLang, from one command.
+
+\b
+Without any Spark:   sparkctl up --nodes 3     three nodes on this machine, real SGLang on CPU
+On your Sparks:      sparkctl topology init --nodes spark-1,spark-2,spark-3
+                     sparkctl up --recipe v41-flash-3x
+Then:                sparkctl status | logs -f | down
+""",
+)
+
+app.command("up")(up.up)
+app.command("down")(down.down)
+app.command("status")(status.status)
+app.command("logs")(logs.logs)
+app.command("plan")(plan.plan)
+app.add_typer(recipe.app, name="recipe")
+app.add_typer(topology.app, name="topology")
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        typer.echo(version("sparkctl"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Console entry point: every known error ends in one message, one hint and its exit code."""
+    try:
+        app(standalone_mode=True)
+    except SparkctlError as error:
+        show_error(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output went away (`sparkctl logs | head`): nothing is wrong.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def show_error(error: SparkctlError) -> None:
+    """`error:` with node and message, then the next command to type."""
+    first, *rest = str(error).splitlines() or [""]
+    typer.secho(f"error: {first}", err=True, fg=typer.colors.RED)
+    for line in rest:
+        typer.echo(f"  {line}", err=True)
+    if error.hint:
+        typer.echo(f"  -> {error.hint}", err=True)

@@ -1,0 +1,64 @@
+"""`sparkctl plan`: print exactly what `up` would run on each node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import AcceptKeysOption, JsonOption, NodesOption, PortOption, RecipeOption, TopologyOption
+
+if TYPE_CHECKING:
+    from launcher.plan import LaunchPlan
+
+
+def plan(
+    nodes: NodesOption = None,
+    recipe: RecipeOption = None,
+    topology: TopologyOption = None,
+    port: PortOption = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan here, for `up --plan`.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run-id", help="Plan for this run id instead of a new one.")] = None,
+    accept_new_host_keys: AcceptKeysOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Print exactly what `up` would run on each node: argv and environment, ready to paste.
+
+    Asks the nodes for facts (paths, GIDs, addresses) and starts nothing. A plan that was written with --output is
+    carried out word for word by: sparkctl up --plan FILE
+    """
+    from launcher.choose_inputs import choose_inputs
+    from launcher.connect import SshOptions, connect_all
+    from launcher.launch_cluster import new_run_id, prepare
+    from launcher.plan import plan_to_json
+
+    inputs = choose_inputs(recipe=recipe, topology=topology, nodes=nodes, port=port)
+    with connect_all(inputs.topology.nodes, SshOptions(accept_new_host_keys=accept_new_host_keys)) as remotes:
+        made, _ = prepare(inputs.recipe, inputs.topology, remotes, run_id=run_id or new_run_id())
+    text = plan_to_json(made)
+    if output is not None:
+        output.write_text(text)
+        typer.echo(f"wrote {output}; carry it out with: sparkctl up --plan {output}", err=True)
+    if json:
+        typer.echo(text, nl=False)
+    elif output is None:
+        typer.echo(f"# {inputs.how}")
+        typer.echo(describe_plan(made), nl=False)
+
+
+def describe_plan(made: LaunchPlan) -> str:
+    """One block a node; the command can be pasted into a shell on it."""
+    import shlex
+
+    lines = [f"# run {made.run_id}, rendezvous {made.rendezvous}, API {made.api.url} on {made.head.name}"]
+    if made.api.needs_key:
+        lines.append("# the API key is generated at start and passed in a 0600 file (--config), not in argv")
+    for node in made.nodes:
+        where = "this machine" if node.node.connection == "local" else (node.node.ssh.host or node.name)
+        lines += ["", f"# node {node.name} ({where}), rank {', '.join(map(str, node.ranks))}"]
+        lines += [f"# note: {note}" for note in node.notes]
+        lines.append("env -i \\")
+        lines += [f"  {name}={shlex.quote(value)} \\" for name, value in node.environment.items()]
+        lines.append("  " + shlex.join(node.argv))
+    return "\n".join(lines) + "\n"

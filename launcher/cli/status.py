@@ -1,0 +1,91 @@
+"""`sparkctl status`: what each node does, and whether the head really generates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import AcceptKeysOption, JsonOption, RunOption
+
+if TYPE_CHECKING:
+    from launcher.cluster_status import ClusterStatus
+    from launcher.run_record import RunRecords
+
+EXIT_NOT_SERVING = 6
+
+
+def status(
+    run: RunOption = None,
+    all_runs: Annotated[bool, typer.Option("--all", help="List every run that this machine remembers.")] = False,
+    accept_new_host_keys: AcceptKeysOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Tell serving, loading, frozen, dead or orphaned for each node, with a timed generated token.
+
+    Exit status 0 only when the cluster serves.
+    """
+    import json as json_module
+
+    from launcher.cluster_status import as_json, read_status
+    from launcher.connect import SshOptions
+    from launcher.run_record import RunRecords
+
+    records = RunRecords()
+    if all_runs:
+        _list_runs(records, as_json=json)
+        return
+    record = records.choose(run)
+    key = records.read_key(record.run_id)
+    found = read_status(record, key, SshOptions(accept_new_host_keys=accept_new_host_keys))
+    if json:
+        typer.echo(json_module.dumps(as_json(found), indent=2))
+    else:
+        typer.echo(describe_status(found))
+    if found.verdict != "serving":
+        raise typer.Exit(EXIT_NOT_SERVING)
+
+
+def _list_runs(records: RunRecords, *, as_json: bool) -> None:
+    import json as json_module
+
+    listed = [records.load(run_id) for run_id in records.run_ids()]
+    if as_json:
+        rows = [
+            {"run_id": item.run_id, "status": item.status, "recipe": item.plan.recipe, "nodes": len(item.plan.nodes), "note": item.note}
+            for item in listed
+        ]
+        typer.echo(json_module.dumps(rows, indent=2))
+        return
+    if not listed:
+        typer.echo("no run was started from this machine; start one: sparkctl up --nodes 3")
+    for item in listed:
+        note = f"  {item.note.splitlines()[0][:100]}" if item.note else ""
+        typer.echo(f"{item.run_id}  {item.status:8}  {item.plan.recipe} on {len(item.plan.nodes)} node(s){note}")
+
+
+def describe_status(found: ClusterStatus) -> str:
+    width = max(len(node.name) for node in found.nodes)
+    lines = [f"run {found.run_id} ({found.recipe}): {found.verdict}"]
+    for node in found.nodes:
+        detail = f"  {node.detail}" if node.detail else ""
+        lines.append(f"  {node.name.ljust(width)}  rank {','.join(map(str, node.ranks))}  {node.status}{detail}")
+    if found.probe and "token" in found.probe:
+        lines.append(f"  token {found.probe['token']!r} generated in {found.probe['seconds'] * 1000:.0f} ms; {found.url}")
+    elif found.probe:
+        lines.append(f"  no token: {found.probe['failed']}")
+    if found.engine:
+        lines.append("  engine  " + ", ".join(f"{name} {value}" for name, value in found.engine.items()))
+    if found.metrics:
+        lines.append("  metrics " + ", ".join(f"{name} {value:g}" for name, value in found.metrics.items()))
+    if found.verdict != "serving":
+        lines.append(f"  -> {_next_command(found)}")
+    return "\n".join(lines)
+
+
+def _next_command(found: ClusterStatus) -> str:
+    if found.verdict == "loading":
+        return f"sparkctl logs -f --run {found.run_id}"
+    if all(node.status == "dead" for node in found.nodes):
+        return "sparkctl up"
+    return f"sparkctl down --run {found.run_id}, then sparkctl up"

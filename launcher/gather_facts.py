@@ -1,0 +1,79 @@
+"""Ask all nodes for their facts at once. Read-only."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from launcher.call_node import ask_node
+from launcher.make_plan import node_port, run_ports
+from launcher.node_facts import NodeFacts, parse_facts
+from launcher.plan import LaunchPlan
+from launcher.recipe import Recipe
+from launcher.remote import Remote
+from launcher.run_on_all import Result, run_on_all
+from launcher.topology import Node, Topology
+
+PROBE_TIMEOUT_S = 30.0
+ANY_ADDRESS = "0.0.0.0"
+
+PortList = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProbe:
+    """What is asked of one node: its paths, whether the model is there, and whether ports are free."""
+
+    node: Node
+    model_path: str
+    runtime: str
+    ports: PortList
+
+
+def probes_for_recipe(recipe: Recipe, topology: Topology, *, run_id: str) -> tuple[NodeProbe, ...]:
+    def ports(rank: int) -> PortList:
+        if rank > 0:
+            return (("127.0.0.1", node_port(recipe, rank)),)
+        return ((recipe.server.host, recipe.server.port), *_run_ports(run_id))
+
+    return tuple(
+        NodeProbe(node=node, model_path=recipe.model.path, runtime=recipe.engine.runtime, ports=ports(rank))
+        for rank, node in enumerate(topology.nodes)
+    )
+
+
+def probes_for_plan(plan: LaunchPlan) -> tuple[NodeProbe, ...]:
+    def ports(node_rank: int) -> PortList:
+        own = (plan.api.host if node_rank == 0 else "127.0.0.1", plan.api.port + node_rank)
+        return (own, *_run_ports(plan.run_id)) if node_rank == 0 else (own,)
+
+    return tuple(
+        NodeProbe(node=node.node, model_path=node.model_path, runtime=plan.runtime, ports=ports(node.node_rank))
+        for node in plan.nodes
+    )
+
+
+def _run_ports(run_id: str) -> PortList:
+    return tuple((ANY_ADDRESS, port) for port in run_ports(run_id))
+
+
+def gather_facts(remotes: Mapping[str, Remote], probes: tuple[NodeProbe, ...]) -> dict[str, Result[NodeFacts]]:
+    """Facts or the error of every node."""
+    by_name = {probe.node.name: probe for probe in probes}
+
+    def ask(remote: Remote) -> NodeFacts:
+        probe = by_name[remote.node]
+        answer = ask_node(
+            remote,
+            "probe",
+            timeout_s=PROBE_TIMEOUT_S,
+            paths=probe.node.paths.model_dump(),
+            model_path=probe.model_path,
+            ports=probe.ports,
+            engine_runtime=probe.runtime,
+            engine_python=posixpath.join(probe.node.paths.engine, "bin/python"),
+        )
+        return parse_facts(remote.node, answer)
+
+    return run_on_all(list(remotes.values()), ask)

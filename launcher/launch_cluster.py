@@ -1,0 +1,176 @@
+"""The main job: facts -> checks -> plan -> start -> first token. Reports through `Progress`; prints nothing."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from launcher.call_node import Answer
+from launcher.cluster_view import ClusterView
+from launcher.errors import NotReady, PreflightRefused, RankDied, SparkctlError
+from launcher.execute_plan import start_nodes
+from launcher.failure_report import describe_failure
+from launcher.gather_facts import gather_facts, probes_for_recipe
+from launcher.make_plan import check_fit, make_plan
+from launcher.node_facts import NodeFacts
+from launcher.plan import LaunchPlan
+from launcher.preflight import Finding, find_problems
+from launcher.recipe import Recipe
+from launcher.remote import Remote
+from launcher.run_on_all import Result, errors_of, group_by_reason, run_on_all
+from launcher.run_record import RunRecord, RunRecords
+from launcher.stop_cluster import stop_nodes, stop_run_on
+from launcher.topology import Topology
+from launcher.watch_cluster import ClusterWatch, watching
+
+Facts = Mapping[str, NodeFacts]
+
+PUMP_S = 0.1
+# After the first sign of a failure: time for the other nodes' signs and the last log lines to arrive.
+SETTLE_S = 0.4
+
+
+class Progress(Protocol):
+    """What a launch tells while it goes on."""
+
+    def step(self, text: str) -> None: ...
+
+    def finding(self, finding: Finding) -> None: ...
+
+    def cluster(self, view: ClusterView, elapsed_s: float) -> None: ...
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Seconds of each part of a launch, by name."""
+
+    clock: Callable[[], float]
+    seconds: dict[str, float] = field(default_factory=dict)
+    _last_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._last_s = self.clock()
+
+    def lap(self, name: str) -> None:
+        now_s = self.clock()
+        self.seconds[name] = round(now_s - self._last_s, 3)
+        self._last_s = now_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchResult:
+    record: RunRecord
+    token: str
+    view: ClusterView
+
+
+def new_run_id(now: time.struct_time | None = None) -> str:
+    """Time first, so that ids sort; four random hex digits against two launches in one second."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', now or time.localtime())}-{secrets.token_hex(2)}"
+
+
+def require_facts(results: Mapping[str, Result[NodeFacts]]) -> dict[str, NodeFacts]:
+    """Facts of every node, or the error of those that did not answer, grouped by reason."""
+    errors = errors_of(results)
+    if errors:
+        first = next(iter(errors.values()))
+        if len(errors) == 1:
+            raise first
+        groups = group_by_reason(errors)
+        raise type(first)("\n".join(str(group) for group in groups), hint=first.hint) from first
+    return {name: result.unwrap() for name, result in results.items()}
+
+
+def prepare(recipe: Recipe, topology: Topology, remotes: Mapping[str, Remote], *, run_id: str) -> tuple[LaunchPlan, Facts]:
+    """Facts of all nodes and the plan made from them. Starts nothing."""
+    check_fit(recipe, topology)
+    facts = require_facts(gather_facts(remotes, probes_for_recipe(recipe, topology, run_id=run_id)))
+    return make_plan(recipe, topology, facts, run_id=run_id), facts
+
+
+def check(plan: LaunchPlan, facts: Facts, progress: Progress, *, skip: tuple[str, ...]) -> None:
+    """Raises PreflightRefused with all refusals that were not skipped."""
+    refusals = []
+    for finding in find_problems(plan, facts):
+        progress.finding(finding)
+        if finding.level == "refuse" and finding.check not in skip:
+            refusals.append(finding)
+    if refusals:
+        first, more = refusals[0], refusals[1:]
+        lines = [first.message, *(f"{item.node}: {item.message}\n  -> {item.hint}" for item in more)]
+        raise PreflightRefused("\n".join(lines), hint=first.hint, node=first.node)
+
+
+def end_earlier_runs(facts: Facts, remotes: Mapping[str, Remote], progress: Progress) -> None:
+    """`--replace`: end every live run on these nodes."""
+    for run_id in sorted({run.run_id for own in facts.values() for run in own.live_runs}):
+        progress.step(f"ending run {run_id}")
+        run_on_all(list(remotes.values()), partial(_end_run, run_id, facts))
+
+
+def _end_run(run_id: str, facts: Facts, remote: Remote) -> Answer:
+    return stop_run_on(remote, facts[remote.node].paths["state"], run_id, memory_timeout_s=5.0)
+
+
+def launch(plan: LaunchPlan, remotes: Mapping[str, Remote], records: RunRecords, progress: Progress,
+           watch_time: Stopwatch, *, skip: tuple[str, ...] = ()) -> LaunchResult:  # fmt: skip
+    """Start the plan and wait for a first token. On any failure, Ctrl-C included, everything started is ended."""
+    record = RunRecord(plan=plan, status="starting", started_unix=time.time(), timings={}, skipped_checks=skip)
+    records.save(record)
+    try:
+        # Also on disk before anything runs: a launcher that is killed here leaves a run that `down` can find.
+        key = records.make_key(plan.run_id) if plan.api.needs_key else None
+        progress.step(f"starting {len(plan.nodes)} node(s), run {plan.run_id}")
+        start_nodes(plan, remotes, token=secrets.token_hex(16), api_key=key)
+        watch_time.lap("start_s")
+        with watching(plan) as watch:
+            watch.open(remotes)
+            watch.await_token(remotes[plan.head.name], api_key=key, timeout_s=plan.limits.ready_timeout_s)
+            token = await_ready(watch, remotes, progress)
+        watch_time.lap("engine_s")
+    except BaseException as error:
+        note = str(error) if isinstance(error, SparkctlError) else type(error).__name__
+        records.update(record, status="failed", note=note, timings=watch_time.seconds)
+        raise
+    record = records.update(record, status="ready", timings=watch_time.seconds)
+    records.remove_old()
+    return LaunchResult(record=record, token=token, view=watch.view)
+
+
+def await_ready(watch: ClusterWatch, remotes: Mapping[str, Remote], progress: Progress) -> str:
+    """The first token, once every rank's process lives too. Raises RankDied or NotReady with everything ended."""
+    started_s = watch.clock()
+    plan = watch.view.plan
+    try:
+        while True:
+            watch.pump(PUMP_S)
+            now_s = watch.clock()
+            progress.cluster(watch.view, now_s - started_s)
+            raise_if_failed(watch)
+            if watch.token is not None and watch.view.all_ranks_live(now_s):
+                return str(watch.token["token"])
+            if now_s - started_s > plan.limits.ready_timeout_s:
+                raise NotReady(
+                    f"the cluster must generate a token within {plan.limits.ready_timeout_s:.0f} s, it did not: "
+                    f"{watch.token_error or 'no answer'}",
+                    hint=f"sparkctl logs --run {plan.run_id}; or raise limits.ready_timeout_s in the recipe",
+                )
+    except BaseException:
+        stop_nodes(plan, remotes)
+        raise
+
+
+def raise_if_failed(watch: ClusterWatch) -> None:
+    """RankDied when any node failed: waits a moment so that the node where it began is named."""
+    if watch.view.first_failure(watch.clock()) is None:
+        return
+    settle_until_s = watch.clock() + SETTLE_S
+    while watch.clock() < settle_until_s:
+        watch.pump(PUMP_S)
+    report = describe_failure(watch.view, watch.clock())
+    assert report is not None
+    raise RankDied(report.message, hint=report.hint, node=report.node)

@@ -1,0 +1,142 @@
+"""Pure: what would make this launch fail, found before anything is started.
+
+Each finding names the node, what was seen, and the next command. Kept to what a launch itself needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from launcher.make_plan import run_ports
+from launcher.node_facts import NodeFacts
+from launcher.plan import LaunchPlan, NodePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    level: Literal["warn", "refuse"]
+    check: str
+    node: str
+    message: str
+    hint: str
+
+
+def find_problems(plan: LaunchPlan, facts: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
+    """All findings of all nodes, in rank order."""
+    found: list[Finding] = []
+    for node in plan.nodes:
+        own = facts[node.name]
+        found += _earlier_runs(node, own)
+        found += _state_directory(node, own)
+        found += _engine(plan, node, own)
+        found += _model(node, own)
+        found += _ports(plan, node, own)
+        found += _fabric(node, own)
+    return (*found, *_same_versions(plan, facts))
+
+
+def _refuse(check: str, node: NodePlan, message: str, hint: str) -> Finding:
+    return Finding(level="refuse", check=check, node=node.name, message=message, hint=hint)
+
+
+def _earlier_runs(node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:
+    for run in facts.live_runs:
+        yield _refuse(
+            "earlier-run",
+            node,
+            f"an earlier run is still alive: {run.run_id} ({run.status}) since {run.started}",
+            f"sparkctl down --run {run.run_id}, or sparkctl up --replace",
+        )
+
+
+def _state_directory(node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:
+    if facts.state_problem:
+        yield _refuse(
+            "state-directory",
+            node,
+            f"paths.state must be a place for runs: {facts.state_problem}",
+            "give the node another paths.state in the topology",
+        )
+
+
+def _engine(plan: LaunchPlan, node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:
+    engine, wanted = facts.engine, plan.sglang_version
+    if engine.problem:
+        yield _refuse(
+            "engine",
+            node,
+            f"the engine must be installed: {engine.problem}",
+            "make up installs it on this machine; on other nodes set paths.engine to a venv with "
+            f"sglang {wanted} and sparkctl (docs/install.md)",
+        )
+    elif plan.runtime != "docker" and engine.sglang != wanted:
+        yield _refuse(
+            "engine-version",
+            node,
+            f"sglang must be {wanted}, got {engine.sglang} ({engine.python})",
+            f"install it there, or set engine.sglang_version: {engine.sglang} in the recipe",
+        )
+    elif plan.runtime != "docker" and engine.sparkctl is None:
+        yield _refuse(
+            "engine-plugin",
+            node,
+            f"the engine's environment must have sparkctl's plugin, got none ({engine.python})",
+            "install it there: pip install --no-deps sparkctl (docs/install.md)",
+        )
+
+
+def _model(node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:
+    if facts.model and facts.model.problem:
+        yield _refuse(
+            "model",
+            node,
+            f"model.path must be a complete checkpoint on this node: {facts.model.path}: {facts.model.problem}",
+            "copy the model there, or set paths.models of this node in the topology",
+        )
+
+
+def _ports(plan: LaunchPlan, node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:
+    for host, port, reason in facts.busy_ports:
+        if port in run_ports(plan.run_id):
+            message = f"the run's own port {port} must be free, it is {reason}"
+            hint = "run the command again: each run takes other ports"
+        elif reason != "in use":
+            message = f"the API must be able to listen on {host}:{port}: {reason}"
+            hint = "set server.host in the recipe to an address of the head, or to 127.0.0.1"
+        else:
+            what = "API port" if node.is_head else "the worker's health port"
+            message = f"{what} {host}:{port} must be free, it is in use"
+            hint = f"see who holds it: ss -ltnp 'sport = :{port}'; or choose another: --port"
+        yield _refuse("port", node, message, hint)
+
+
+def _fabric(node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:
+    fabric = node.node.fabric
+    names = ", ".join(f"{item.name} {'/'.join(item.addresses) or 'without address'}" for item in facts.interfaces)
+    interface = facts.interface(fabric.interface)
+    if interface is None:
+        yield _refuse(
+            "interface",
+            node,
+            f"fabric.interface must be one of the node's interfaces ({names}), got {fabric.interface!r}",
+            "correct it in the topology: sparkctl topology show",
+        )
+    elif ":" not in fabric.address and not fabric.is_loopback and fabric.address not in interface.addresses:
+        yield _refuse(
+            "fabric-address",
+            node,
+            f"fabric.address must be an address of {fabric.interface}, got {fabric.address} ({names})",
+            "correct it in the topology, or give the interface its address (netplan)",
+        )
+
+
+def _same_versions(plan: LaunchPlan, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Ranks that run different code give different answers, or hang."""
+    for name in ("sglang", "sparkctl", "torch"):
+        versions = {node.name: getattr(facts[node.name].engine, name) for node in plan.nodes}
+        if len(set(versions.values())) > 1:
+            listed = ", ".join(f"{node} {version}" for node, version in versions.items())
+            message = f"{name} must be the same on all nodes, got {listed}"
+            yield _refuse("same-versions", plan.nodes[-1], message, "install the same versions everywhere (docs/install.md)")

@@ -1,0 +1,133 @@
+"""What this machine started: one directory a run, so that another terminal, or the same one after a reboot,
+finds it again.
+
+    <state>/control/<run_id>/record.json   plan, start time, timings, how it ended (replaced atomically)
+    <state>/control/<run_id>/api.key       the API key, mode 0600, only when the API needs one
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import NoSuchRun, UsageError
+from launcher.node.run_dir import write_file
+from launcher.plan import LaunchPlan, plan_from_json, plan_to_json
+
+KEEP_RECORDS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """`status`: starting, ready, failed, stopped. `timings`: seconds from the start of `up`."""
+
+    plan: LaunchPlan
+    status: str
+    started_unix: float
+    timings: dict[str, float]
+    note: str = ""
+    skipped_checks: tuple[str, ...] = ()
+
+    @property
+    def run_id(self) -> str:
+        return self.plan.run_id
+
+
+def control_root() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
+    return Path(base) / "sparkctl" / "control"
+
+
+class RunRecords:
+    """Reads and writes records under one root."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or control_root()
+
+    def save(self, record: RunRecord) -> None:
+        directory = self.root / record.run_id
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        value = {
+            "plan": json.loads(plan_to_json(record.plan)),
+            "status": record.status,
+            "started_unix": record.started_unix,
+            "timings": record.timings,
+            "note": record.note,
+            "skipped_checks": list(record.skipped_checks),
+        }
+        write_file(directory / "record.json", json.dumps(value, indent=1).encode())
+
+    def update(self, record: RunRecord, **changes: Any) -> RunRecord:
+        changed = replace(record, **changes)
+        self.save(changed)
+        return changed
+
+    def load(self, run_id: str) -> RunRecord:
+        """Raises NoSuchRun, naming the runs there are."""
+        path = self.root / run_id / "record.json"
+        if "/" in run_id or not path.is_file():
+            known = ", ".join(self.run_ids()[:3]) or "none"
+            raise NoSuchRun(f"there must be a run {run_id}, this machine has {known}", hint="sparkctl status --all")
+        value = json.loads(path.read_text())
+        return RunRecord(
+            plan=plan_from_json(json.dumps(value["plan"]), source=str(path)),
+            status=value["status"],
+            started_unix=value["started_unix"],
+            timings=value["timings"],
+            note=value["note"],
+            skipped_checks=tuple(value["skipped_checks"]),
+        )
+
+    def run_ids(self) -> list[str]:
+        """Newest first: ids begin with their time."""
+        if not self.root.is_dir():
+            return []
+        return sorted((path.name for path in self.root.iterdir() if (path / "record.json").is_file()), reverse=True)
+
+    def open_records(self) -> list[RunRecord]:
+        """Runs that nobody has seen end, newest first."""
+        records = [self.load(run_id) for run_id in self.run_ids()]
+        return [record for record in records if record.status in ("starting", "ready")]
+
+    def choose(self, run_id: str | None) -> RunRecord:
+        """The named run, or the only open one, or the newest. Raises NoSuchRun or UsageError."""
+        if run_id:
+            return self.load(run_id)
+        still_open = self.open_records()
+        if len(still_open) > 1:
+            listed = ", ".join(record.run_id for record in still_open)
+            raise UsageError(f"one run must be chosen, {len(still_open)} are open: {listed}", hint="add --run RUN_ID")
+        if still_open:
+            return still_open[0]
+        newest = self.run_ids()
+        if not newest:
+            raise NoSuchRun("no run was started from this machine", hint="sparkctl up --nodes 3")
+        return self.load(newest[0])
+
+    def key_path(self, run_id: str) -> Path:
+        return self.root / run_id / "api.key"
+
+    def make_key(self, run_id: str) -> str:
+        """A new API key, kept for its user only (0600)."""
+        key = "sk-" + secrets.token_urlsafe(32)
+        path = self.key_path(run_id)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_file(path, key.encode() + b"\n", 0o600)
+        return key
+
+    def read_key(self, run_id: str) -> str | None:
+        path = self.key_path(run_id)
+        return path.read_text().strip() if path.is_file() else None
+
+    def remove_old(self) -> None:
+        """Keep the newest records; only ended runs go."""
+        for run_id in self.run_ids()[KEEP_RECORDS:]:
+            record = self.load(run_id)
+            if record.status not in ("starting", "ready"):
+                for path in (self.root / run_id).iterdir():
+                    path.unlink()
+                (self.root / run_id).rmdir()
