@@ -55,10 +55,14 @@ def config_error(file: str, lines: Sequence[ProblemLine]) -> ConfigError:
     if len(unique) == 1:
         line = unique[0]
         return ConfigError(f"{line.message} ({line.where}).", hint=line.hint)
-    texts = [
-        f"  {line.message} ({line.where})." + (f" Hint: {line.hint}." if line.hint else "") for line in unique
-    ]
+    texts = [f"  {line.message} ({line.where}).{_hint_sentence(line.hint)}" for line in unique]
     return ConfigError(f"{file} has {len(unique)} problems:\n" + "\n".join(texts))
+
+
+def _hint_sentence(hint: str) -> str:
+    if not hint:
+        return ""
+    return f" Hint: {hint}" if hint.endswith("?") else f" Hint: {hint}."
 
 
 def explain_validation(error: ValidationError, tree: YamlTree, model: type[BaseModel]) -> ConfigError:
@@ -105,7 +109,8 @@ def _wanted(kind: str, context: Mapping[str, typing.Any], message: str) -> str:
         return _WANTED[kind]
     if kind in _BOUNDS:
         name, text = _BOUNDS[kind]
-        return text.format(context[name])
+        bound = context[name]
+        return text.format(f"{bound:g}" if isinstance(bound, float) else bound)
     if kind == "literal_error":
         expected = str(context["expected"])
         return f"one of {expected}" if " or " in expected else expected

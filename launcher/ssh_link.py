@@ -95,6 +95,10 @@ class SshLink:
             node=self._end.node,
         )
 
+    @property
+    def closed_here(self) -> bool:
+        return self._closed.is_set()
+
     def close(self) -> None:
         self._closed.set()
         self._transport.close()
@@ -134,6 +138,7 @@ def _open(end: SshEndpoint, via: SshLink | None) -> SshLink:
     try:
         transport = _Transport(wire)  # type: ignore[arg-type]
         transport.banner_timeout = transport.auth_timeout = end.connect_timeout_s
+        transport.handshake_timeout = end.connect_timeout_s
         prefer_known_types(transport, known)
         _shake_hands(transport, end, wire)
         verify_host_key(transport, end, known)
@@ -141,6 +146,7 @@ def _open(end: SshEndpoint, via: SshLink | None) -> SshLink:
     except BaseException:
         wire.close()
         if transport is not None:
+            transport.packetizer.complete_handshake()  # else its timer thread holds up our exit
             transport.close()
         raise
     return SshLink(end, transport, wire, via)
@@ -164,20 +170,23 @@ def _dial(end: SshEndpoint, via: SshLink | None) -> socket.socket | paramiko.Cha
 
 
 def _shake_hands(transport: paramiko.Transport, end: SshEndpoint, wire: WatchedSocket) -> None:
+    failure: Exception | None = None
     try:
         transport.start_client(timeout=end.connect_timeout_s)
     except (paramiko.SSHException, EOFError) as error:
-        if wire.greeting and not wire.greeting.startswith(b"SSH-"):
-            seen = wire.greeting.splitlines()[0].decode(errors="replace").strip()
-            hint = f"is {end.port} the port of sshd? try: {end.ssh_command('true')}"
-            raise unreachable(end, "greet with its SSH version", repr(seen), hint=hint) from error
-        if not wire.greeting:
-            raise explain_ssh_error(
-                TimeoutError() if "imed out" in str(error) else EOFError(), end
-            ) from error
-        raise
-    if not transport.initial_kex_done:  # start_client returns without a word when its time is over
-        raise TimeoutError
+        failure = error
+    # start_client also returns, without a word, when its time is over
+    if failure is None and transport.initial_kex_done:
+        return
+    if wire.greeting and not wire.greeting.startswith(b"SSH-"):
+        seen = wire.greeting.decode(errors="replace").splitlines()[0]
+        hint = f"is {end.port} the port of sshd? try: {end.ssh_command('true')}"
+        raise unreachable(end, "greet with its SSH version", repr(seen), hint=hint) from failure
+    if failure is None or isinstance(failure.__context__, TimeoutError):
+        raise TimeoutError from failure
+    if not wire.greeting:
+        raise EOFError from failure
+    raise failure
 
 
 def _close(link: SshLink | None) -> None:

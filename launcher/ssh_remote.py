@@ -112,7 +112,7 @@ class SshStream:
         _close(self._channel)
 
     def _how_it_ended(self) -> Exception:
-        if self._closed.is_set():
+        if self._closed.is_set() or self._link.closed_here:
             return EOFError("closed by the launcher")
         self._channel.status_event.wait(STATUS_TIMEOUT_S)
         status = self._channel.exit_status

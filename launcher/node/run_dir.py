@@ -7,6 +7,7 @@
     supervisor.log    output of the supervisor itself
     state.json        the supervisor's view: pids, phase, ranks, how it ended (replaced atomically)
     tmp/              TMPDIR of the engine
+    reports/          what the plugin found on each rank (SPARKCTL_REPORT_DIR)
 """
 
 from __future__ import annotations

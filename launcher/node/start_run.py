@@ -67,7 +67,8 @@ def _write_run_dir(state_path: str, run_id: str, node: dict, secrets: dict, code
     run_dir = runs_root(state_path) / run_id
     try:
         run_dir.mkdir(parents=True, mode=0o700)
-        (run_dir / "tmp").mkdir(mode=0o700)
+        for name in ("tmp", "reports"):
+            (run_dir / name).mkdir(mode=0o700)
         if secrets:
             lines = ["%s: %s\n" % (json.dumps(key), json.dumps(value)) for key, value in sorted(secrets.items())]
             write_file(run_dir / "engine.yaml", "".join(lines).encode())
