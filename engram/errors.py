@@ -4,6 +4,7 @@ EngramError               7  (engram data)
 |-- TableFormatError      a packed file or its manifest is damaged, or written by another version
 |-- TableMismatchError    a sound file that is not the one asked for (rank, TP, layer, revision)
 |-- CheckpointError       the checkpoint the tables come from is incomplete, damaged or another one
+|-- DiskError             a read, write or open failed, with file, offset and errno
 |-- PackError             packing cannot go on: no room, another job's leftovers, a failed write
 `-- TokenIdError          a token id that no row belongs to
 """
@@ -34,6 +35,10 @@ class TableMismatchError(EngramError):
 
 
 class CheckpointError(EngramError):
+    pass
+
+
+class DiskError(EngramError):
     pass
 
 

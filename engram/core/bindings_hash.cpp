@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hash.hpp"
+#include "page_rows.hpp"
 
 namespace py = pybind11;
 
@@ -96,6 +97,30 @@ std::int64_t hash_windows(const engram::RowHasher& hasher, const Array<std::int6
   return hasher.hash_windows(windows_span, blocked_span, target);
 }
 
+void interleave_rows(const py::buffer& weight, const py::buffer& scale, const py::buffer& pages,
+                     std::size_t weight_bytes, std::size_t scale_bytes, std::size_t page_bytes,
+                     std::size_t first_row, std::size_t num_rows) {
+  const py::buffer_info from_weight = weight.request();
+  const py::buffer_info from_scale = scale.request();
+  const py::buffer_info to_pages = pages.request(/*writable=*/true);
+  require(from_weight.itemsize == 1 && from_scale.itemsize == 1 && to_pages.itemsize == 1,
+          "weight, scale and pages must be bytes");
+  const std::size_t row_bytes = weight_bytes + scale_bytes;
+  require(weight_bytes >= 1 && row_bytes <= page_bytes && page_bytes <= (1U << 20), "a row must fit a page");
+  const engram::PageShape shape{weight_bytes, scale_bytes, page_bytes / row_bytes, page_bytes};
+  constexpr std::size_t kMaxRows = std::size_t{1} << 40;
+  require(first_row < kMaxRows && num_rows < kMaxRows, "too many rows");
+  require(static_cast<std::size_t>(from_weight.size) >= num_rows * weight_bytes, "weight is too short");
+  require(static_cast<std::size_t>(from_scale.size) >= num_rows * scale_bytes, "scale is too short");
+  const std::size_t num_pages = (first_row + num_rows + shape.rows_per_page - 1) / shape.rows_per_page;
+  require(static_cast<std::size_t>(to_pages.size) >= num_pages * page_bytes, "pages are too short");
+  const auto* weight_data = static_cast<const std::uint8_t*>(from_weight.ptr);
+  const auto* scale_data = static_cast<const std::uint8_t*>(from_scale.ptr);
+  auto* page_data = static_cast<std::uint8_t*>(to_pages.ptr);
+  const py::gil_scoped_release release;
+  engram::interleave_rows(shape, weight_data, scale_data, first_row, num_rows, page_data);
+}
+
 }  // namespace
 
 void bind_hash(py::module_& m) {
@@ -108,4 +133,7 @@ void bind_hash(py::module_& m) {
            py::arg("start_positions").noconvert(), py::arg("history").noconvert(), py::arg("out").noconvert())
       .def("hash_windows", &hash_windows, py::arg("windows").noconvert(), py::arg("blocked").noconvert(),
            py::arg("out").noconvert());
+  m.def("interleave_rows", &interleave_rows, py::arg("weight"), py::arg("scale"), py::arg("pages"), py::kw_only(),
+        py::arg("weight_bytes"), py::arg("scale_bytes"), py::arg("page_bytes"), py::arg("first_row"),
+        py::arg("num_rows"));
 }
