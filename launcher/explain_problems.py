@@ -96,6 +96,12 @@ def _explain_entry(
         yield ProblemLine(f"{name} must be a known key, got {str(path[-1])!r}", str(origin), hint)
         return
     seen = entry["input"]
+    if kind in ("too_short", "too_long"):
+        num_items = len(seen)
+        if num_items >= context.get("min_length", 0) and num_items <= context.get("max_length", num_items):
+            return  # pydantic counts only the items that are right, and those have their own lines
+        yield ProblemLine(f"{name} must be {_wanted(kind, context, '')}, got {num_items}", str(origin))
+        return
     if len(loc) > len(path):  # every member of a union was tried
         wanted, seen = "text, a number, true, false or a list of these", _value_at(tree, path)
     else:

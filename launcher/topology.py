@@ -132,8 +132,11 @@ class Topology(FrozenModel):
 def apply_defaults(data: Mapping[str, object]) -> dict[str, object]:
     """The same topology without its `defaults` section: each node holds what it inherits."""
     rest = {key: value for key, value in data.items() if key != "defaults"}
-    defaults, nodes = data.get("defaults"), data.get("nodes")
-    if isinstance(defaults, Mapping) and isinstance(nodes, (list, tuple)):
+    defaults, nodes = data.get("defaults", {}), data.get("nodes")
+    if not isinstance(defaults, Mapping):
+        message = f"defaults must be a map of keys, got {defaults!r}"
+        raise_problems([ConfigProblem(at=("defaults",), message=message)])
+    elif isinstance(nodes, (list, tuple)):
         rest["nodes"] = [merge_maps(defaults, node) if isinstance(node, Mapping) else node for node in nodes]
     return rest
 

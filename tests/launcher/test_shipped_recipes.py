@@ -1,0 +1,187 @@
+"""Every shipped file is valid, honest about its evidence, and found in an install."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.compose_recipe import compose_recipe, load_recipe
+from launcher.errors import ConfigError
+from launcher.find_recipe import find_recipe, shipped_directory, shipped_recipes, shipped_topologies
+from launcher.read_topology import find_topology, read_topology
+from launcher.recipe_rules import is_v41
+from launcher.topology import local_topology
+
+REPOSITORY = Path(__file__).parents[2]
+RECIPES = shipped_recipes()
+TOPOLOGIES = shipped_topologies()
+SPARK_RECIPES = [name for name in RECIPES if not name.startswith("local")]
+NCCL_BUFFERS = {
+    "NCCL_BUFFSIZE": "1048576",
+    "NCCL_LL128_BUFFSIZE": "262144",
+    "NCCL_PROTO": "^LL128",
+    "NCCL_MAX_NCHANNELS": "8",
+}
+
+
+def test_the_promised_recipes_are_there() -> None:
+    promised = {"local", "local-1x", "local-2x", "local-4x", "v4-flash-2x", "v41-flash-3x", "v41-flash-4x"}
+    promised |= {"v41-flash-4x-sp"}
+    batches = {f"{name}-batch" for name in promised if name.startswith("v4")}
+    assert promised | batches <= set(RECIPES)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_is_valid_and_named_after_its_file(name: str) -> None:
+    recipe, provenance = compose_recipe(RECIPES[name])
+    assert recipe.name == name
+    assert recipe.description
+    assert recipe.parallelism.tp == recipe.num_ranks
+    assert {Path(origin.file).parts[0] for origin in provenance.values()}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_evidence_is_said_in_the_file_itself(name: str) -> None:
+    recipe, provenance = compose_recipe(RECIPES[name])
+    assert Path(provenance["evidence", "status"].file).name == f"{name}.yaml"
+    assert recipe.evidence.notes
+    for run in recipe.evidence.runs:
+        assert (REPOSITORY / run).exists()
+
+
+@pytest.mark.parametrize("name", SPARK_RECIPES)
+def test_spark_recipes_carry_what_a_gb10_needs(name: str) -> None:
+    recipe, _ = compose_recipe(RECIPES[name])
+    assert recipe.engine.runtime == "venv"
+    assert recipe.environment.items() >= NCCL_BUFFERS.items()
+    assert recipe.environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:False"
+    assert recipe.server.flags["disable-flashinfer-autotune"] is True
+    assert recipe.server.is_loopback
+    assert "not run on GB10" in recipe.evidence.notes
+    assert recipe.evidence.status == "not_run"
+
+
+@pytest.mark.parametrize("name", SPARK_RECIPES)
+def test_interactive_interleaves_and_batch_does_not(name: str) -> None:
+    recipe, _ = compose_recipe(RECIPES[name])
+    assert recipe.server.flags["prefill-decode-interval"] == (0 if name.endswith("-batch") else 4)
+
+
+@pytest.mark.parametrize("name", SPARK_RECIPES)
+def test_indexer_transient_stays_in_memory(name: str) -> None:
+    """About 14 B x chunk x prefix: 2e8 ran on three Sparks; four have about 40 GB left beside the weights."""
+    recipe, _ = compose_recipe(RECIPES[name])
+    assert recipe.server.chunked_prefill_size is not None
+    assert recipe.server.context_length is not None
+    product = recipe.server.chunked_prefill_size * recipe.server.context_length
+    assert product <= (1.1e9 if recipe.parallelism.nodes == 4 else 2.02e8)
+
+
+def test_v41_recipes_use_its_engram_and_draft() -> None:
+    for name in SPARK_RECIPES:
+        recipe, _ = compose_recipe(RECIPES[name])
+        if not is_v41(recipe):
+            continue
+        assert recipe.extensions.engram.residence == "nvme"
+        assert recipe.extensions.engram.packed_path == f"v41-flash/tp{recipe.parallelism.tp}"
+        assert recipe.extensions.dspark.enabled
+        assert recipe.extensions.dspark.verify != "compact"
+        assert recipe.server.flags["min-free-slots-delay"] == 1
+        assert ("-sp" in name) == (recipe.parallelism.sequence_parallel == "prefill")
+
+
+@pytest.mark.parametrize(
+    ("name", "num_nodes"), [("local", 3), ("local-1x", 1), ("local-2x", 2), ("local-4x", 4)]
+)
+def test_local_recipes_fit_the_embedded_topology(name: str, num_nodes: int) -> None:
+    recipe, _ = load_recipe(name)
+    assert recipe.parallelism.nodes == num_nodes == len(local_topology(num_nodes).nodes)
+    assert recipe.engine.runtime == "cpu"
+    assert recipe.environment["SGLANG_USE_CPU_ENGINE"] == "1"
+    assert recipe.server.flags == {"device": "cpu"}
+
+
+def test_bases_are_no_recipes() -> None:
+    bases = sorted((shipped_directory() / "base").glob("*.yaml"))
+    assert [path.name for path in bases] == ["spark-base.yaml", "v41-flash-base.yaml"]
+    for path in bases:
+        assert path.stem not in RECIPES
+        with pytest.raises(ConfigError, match="parallelism must be set"):
+            compose_recipe(path)
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_topology_examples_are_valid(name: str) -> None:
+    topology, _ = read_topology(find_topology(name))
+    assert topology.nodes
+
+
+def test_every_layout_has_an_example() -> None:
+    layouts = {read_topology(path)[0].links.layout for path in TOPOLOGIES.values()}
+    assert layouts == {"pair", "triangle", "switch", "ring", "loopback"}
+
+
+def test_local_example_is_the_embedded_default() -> None:
+    assert read_topology(find_topology("local-3"))[0] == local_topology(3)
+
+
+def test_files_are_ascii_and_never_expand_the_environment() -> None:
+    for path in shipped_directory().rglob("*.yaml"):
+        text = path.read_text(encoding="ascii")
+        assert "\t" not in text
+        assert not re.search(r"\$[A-Za-z{]", text)
+
+
+def test_unknown_topology_lists_the_examples() -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_topology("mine")
+    assert "spark-3-triangle" in caught.value.hint
+    assert "./mine.yaml" in caught.value.hint
+
+
+def test_a_path_is_no_shipped_name(tmp_path: Path) -> None:
+    assert find_recipe("local.yaml") == Path("local.yaml")
+    assert find_recipe("./local", relative_to=tmp_path) == tmp_path / "local"
+    assert find_recipe("~/x.yaml").is_absolute()
+
+
+def test_recipes_are_found_in_an_installed_copy(tmp_path: Path) -> None:
+    """The data files that pyproject.toml names reach the wheel: build one and read a recipe out of it."""
+    pytest.importorskip("setuptools", minversion="77")
+    build = (
+        "import sys, setuptools; sys.argv = ['setup.py', '-q', 'build_py', '-d', sys.argv[1]]; "
+        "setuptools.setup()"
+    )
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "LICENSE", "launcher", "recipes"):
+        (source / name).symlink_to(REPOSITORY / name)
+    (source / "README.md").write_text("x")
+    target = tmp_path / "installed"
+    subprocess.run([sys.executable, "-c", build, str(target)], cwd=source, check=True, timeout=120)
+    code = (
+        "import json; from launcher.compose_recipe import load_recipe; from launcher.find_recipe import *; "
+        "print(json.dumps([load_recipe('v41-flash-4x-sp-batch')[0].name, len(shipped_recipes()), "
+        "len(shipped_topologies()), str(shipped_directory())]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    assert json.loads(answer.stdout) == [
+        "v41-flash-4x-sp-batch",
+        len(RECIPES),
+        len(TOPOLOGIES),
+        str(target / "recipes"),
+    ]
