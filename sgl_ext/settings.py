@@ -9,6 +9,7 @@ from pathlib import Path
 from sgl_ext.errors import SettingError
 
 CPU_ENGINE_VARIABLE = "SGLANG_USE_CPU_ENGINE"  # SGLang's own switch; the plugin only reads it
+FORK_CHILDREN_VARIABLE = "SPARKCTL_FORK_CHILDREN"
 REPORT_DIR_VARIABLE = "SPARKCTL_REPORT_DIR"
 ENGRAM_DIR_VARIABLE = "SPARKCTL_ENGRAM_DIR"
 
@@ -23,6 +24,7 @@ class Settings:
     cpu_engine: bool
     report_dir: Path | None  # each rank's report (and refusal) goes here; None writes none
     engram_dir: Path | None  # packed Engram files of this node; None keeps SGLang's own tables
+    fork_children: bool = False  # CPU engine: children by fork, so a node imports SGLang once
 
     def as_json(self) -> dict[str, object]:
         return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
@@ -30,10 +32,19 @@ class Settings:
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """Settings from an environment mapping; raises SettingError on a value that cannot be meant."""
+    cpu_engine = _flag(environment, CPU_ENGINE_VARIABLE)
+    fork_children = _flag(environment, FORK_CHILDREN_VARIABLE)
+    if fork_children and not cpu_engine:
+        raise SettingError(
+            f"{CPU_ENGINE_VARIABLE} must be 1 when {FORK_CHILDREN_VARIABLE} is set, got a GPU engine "
+            "(environment); a CUDA context does not survive a fork.",
+            hint=f"unset {FORK_CHILDREN_VARIABLE}",
+        )
     return Settings(
-        cpu_engine=_flag(environment, CPU_ENGINE_VARIABLE),
+        cpu_engine=cpu_engine,
         report_dir=_directory(environment, REPORT_DIR_VARIABLE),
         engram_dir=_directory(environment, ENGRAM_DIR_VARIABLE),
+        fork_children=fork_children,
     )
 
 
