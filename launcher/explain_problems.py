@@ -211,16 +211,19 @@ def _close_key(seen: str, known: Sequence[str], model: type[BaseModel]) -> str:
     close = difflib.get_close_matches(seen, known, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]}?"
-    elsewhere = [path for path in _all_paths(model, "") if path.rsplit(".", 1)[-1] == seen]
+    elsewhere = [path for path in known_paths(model) if path.rsplit(".", 1)[-1] == seen]
     if elsewhere:
         return f"did you mean {elsewhere[0]}?"
     return f"known keys here: {', '.join(known)}" if known else ""
 
 
-def _all_paths(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    for key, field in model.model_fields.items():
-        path = f"{prefix}{field.alias or key}"
-        yield path
+def known_paths(model: type[BaseModel]) -> list[str]:
+    """Every key of the model and of the models inside it, dotted."""
+    paths: list[str] = []
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        paths.append(key)
         inner = _model_in(field.annotation)
         if inner:
-            yield from _all_paths(inner, f"{path}.")
+            paths += [f"{key}.{path}" for path in known_paths(inner)]
+    return paths

@@ -13,10 +13,12 @@ import pytest
 
 from launcher.compose_recipe import compose_recipe, load_recipe
 from launcher.errors import ConfigError
+from launcher.explain_problems import known_paths
 from launcher.find_recipe import find_recipe, shipped_directory, shipped_recipes, shipped_topologies
 from launcher.read_topology import find_topology, read_topology
+from launcher.recipe import Recipe
 from launcher.recipe_rules import is_v41
-from launcher.topology import local_topology
+from launcher.topology import Links, Node, local_topology
 
 REPOSITORY = Path(__file__).parents[2]
 RECIPES = shipped_recipes()
@@ -136,6 +138,39 @@ def test_files_are_ascii_and_never_expand_the_environment() -> None:
         text = path.read_text(encoding="ascii")
         assert "\t" not in text
         assert not re.search(r"\$[A-Za-z{]", text)
+
+
+def _yaml_block(page: str) -> str:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (REPOSITORY / "docs" / page).read_text(), re.DOTALL)
+    assert isinstance(block, str)
+    return block
+
+
+def test_examples_of_the_manual_are_valid(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(_yaml_block("recipes.md"))
+    recipe, _ = compose_recipe(tmp_path / "recipe.yaml")
+    assert recipe.server.context_length == 131072
+    (tmp_path / "topology.yaml").write_text(_yaml_block("topologies.md"))
+    topology, _ = read_topology(tmp_path / "topology.yaml")
+    assert topology.nodes[1].ssh.user == "maria"
+
+
+@pytest.mark.parametrize(
+    ("page", "keys"),
+    [
+        ("recipes.md", known_paths(Recipe)),
+        ("topologies.md", [f"links.{key}" for key in known_paths(Links)] + known_paths(Node)),
+    ],
+)
+def test_the_manual_explains_every_key(page: str, keys: list[str]) -> None:
+    text = (REPOSITORY / "docs" / page).read_text()
+    leaves = [key for key in keys if not any(other.startswith(f"{key}.") for other in keys)]
+    assert [key for key in leaves if f"`{key}`" not in text] == []
+
+
+def test_every_recipe_is_in_the_manual() -> None:
+    text = (REPOSITORY / "docs" / "recipes.md").read_text()
+    assert [name for name in RECIPES if f"`{name}`" not in text] == []
 
 
 def test_unknown_topology_lists_the_examples() -> None:
