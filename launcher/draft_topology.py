@@ -52,6 +52,14 @@ class TopologyDraft:
             names += [f"fabric.interface of {node.name}"] if node.interface is None else []
         return tuple(names)
 
+    def with_stand_ins(self) -> TopologyDraft:
+        """Documentation addresses for what is missing: only to check everything else, never written."""
+        nodes = tuple(
+            replace(node, address=node.address or f"192.0.2.{index + 1}", interface=node.interface or "eth0")
+            for index, node in enumerate(self.nodes)
+        )
+        return replace(self, nodes=nodes)
+
 
 def parse_node_specs(text: str) -> tuple[NodeDraft, ...]:
     """a,maria@b:2222,10.0.0.3 -> nodes named after their hosts; bare addresses become node-0, node-1, ..."""

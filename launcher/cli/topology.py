@@ -141,9 +141,9 @@ def _write(draft: TopologyDraft, output: Path) -> None:
     from launcher.write_file import write_file
 
     text = render_topology(draft)
+    # What was said must be right before it is kept, even where something else is still missing.
+    check_tree(inherit_defaults(parse_yaml(render_topology(draft.with_stand_ins()), str(output))), Topology)
     missing = draft.missing()
-    if not missing:  # what is complete must also be right before it is kept
-        check_tree(inherit_defaults(parse_yaml(text, str(output))), Topology)
     if str(output) == "-":
         typer.echo(text, nl=False)
     else:

@@ -122,6 +122,33 @@ def test_init_checks_complete_answers_before_it_writes(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nodes", "a,b,c", "--layout", "pair"], "links.layout pair must have 2 nodes, got 3"),
+        (["--nodes", "a,b@a"], "paths.state must differ for nodes on one host"),
+        (
+            ["--nodes", ",".join(f"n{index}" for index in range(9))],
+            "nodes must be a list of at most 8, got 9",
+        ),
+    ],
+)
+def test_init_checks_incomplete_answers_too(tmp_path: Path, arguments: list[str], message: str) -> None:
+    path = tmp_path / "t.yaml"
+    result = RUNNER.invoke(app, ["init", *arguments, "--output", str(path)])
+    assert isinstance(result.exception, ConfigError)
+    assert message in result.exception.message
+    assert not path.exists()
+
+
+def test_init_refuses_an_unknown_layout_in_the_wizard(tmp_path: Path) -> None:
+    path = tmp_path / "t.yaml"
+    result = RUNNER.invoke(app, ["init", "--output", str(path)], input="a,b\n\n\npar\n\n\n\n\n")
+    assert isinstance(result.exception, ConfigError)
+    assert "links.layout must be one of" in result.exception.message
+    assert not path.exists()
+
+
 def test_init_keeps_an_existing_file_unless_forced(tmp_path: Path) -> None:
     path = tmp_path / "t.yaml"
     path.write_text("mine")

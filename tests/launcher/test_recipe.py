@@ -283,6 +283,11 @@ def test_bad_variable_names_are_refused(name: str) -> None:
     assert only_problem(environment={name: "x"})
 
 
+def test_variables_and_hosts_are_one_line() -> None:
+    assert "must be one line" in only_problem(environment={"A": "a\nb"})[1]
+    assert only_problem(server={"host": "0.0.0.0 --trust"})[0] == "server.host"
+
+
 @pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
 def test_expandable_segments_are_refused_with_the_reason(name: str) -> None:
     value = "max_split_size_mb:64,expandable_segments : True"
