@@ -165,6 +165,25 @@ def test_the_earlier_of_two_unknown_exceptions_wins() -> None:
     assert find_root_cause(logs, {}).line == "ValueError: first"
 
 
+def test_a_known_cause_much_later_does_not_win_over_an_unknown_exception() -> None:
+    logs = {
+        label(0): fail("10:00:00", "ValueError: odd"),
+        label(1): fail("10:00:30", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    }
+    assert find_root_cause(logs, {}).line == "ValueError: odd"
+
+
+def test_an_exception_long_after_a_lost_peer_stands_for_itself() -> None:
+    logs = {label(0): [*fail("10:00:00", CLOSED_BY_PEER)[:-2], *fail("10:05:00", "KeyError: 'own'")]}
+    assert find_root_cause(logs, {}).line == "KeyError: 'own'"
+
+
+def test_a_rank_that_lost_its_peer_was_not_killed_from_outside() -> None:
+    logs = {label(0): fail("10:00:00", CLOSED_BY_PEER)[:-2], label(1): []}
+    cause = find_root_cause(logs, {label(0): ExitInfo(code=-9), label(1): ExitInfo(code=None)})
+    assert (cause.case, cause.rank) == ("peer-gone", label(0))
+
+
 def test_known_clock_differences_are_taken_off() -> None:
     logs = {
         label(0): fail("10:00:30", "ValueError: first"),
