@@ -50,23 +50,27 @@ class FilePlan:
 
     def segments(self, chunk_idx: int) -> list[Segment]:
         """The chunk's rows in order; one segment per column that it touches."""
-        start, end = self.chunk_rows(chunk_idx)
-        columns = self.header.columns
-        ends = list(accumulate(column.num_rows for column in columns))
-        found, row = [], start
-        while row < end:
-            idx = bisect_right(ends, row)
-            column, column_start = columns[idx], ends[idx] - columns[idx].num_rows
-            num_rows = min(end, ends[idx]) - row
-            found.append(
-                Segment(
-                    first_row=column.first_row + row - column_start,
-                    num_rows=num_rows,
-                    row_in_chunk=row - start,
-                )
+        return find_segments(self.header, *self.chunk_rows(chunk_idx))
+
+
+def find_segments(header: TableHeader, start: int, end: int) -> list[Segment]:
+    """Where local rows [start, end) of a file lie in the layer's table, in order."""
+    columns = header.columns
+    ends = list(accumulate(column.num_rows for column in columns))
+    found, row = [], start
+    while row < end:
+        idx = bisect_right(ends, row)
+        column, column_start = columns[idx], ends[idx] - columns[idx].num_rows
+        num_rows = min(end, ends[idx]) - row
+        found.append(
+            Segment(
+                first_row=column.first_row + row - column_start,
+                num_rows=num_rows,
+                row_in_chunk=row - start,
             )
-            row += num_rows
-        return found
+        )
+        row += num_rows
+    return found
 
 
 def plan_files(
