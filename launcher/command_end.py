@@ -15,7 +15,7 @@ def describe_end(exit_status: int, stderr_tail: bytes) -> str:
 
 def timed_out(node: str, argv: Sequence[str], timeout_s: float) -> NodeFailed:
     return NodeFailed(
-        f"{argv[0]} must end within {timeout_s:g} s, got no end; it was killed.",
+        f"{argv[0]} must end within {timeout_s:g} s, got no end; it was cut off.",
         hint="look at the node's load and memory (top, free -h), then repeat",
         node=node,
     )
@@ -23,7 +23,7 @@ def timed_out(node: str, argv: Sequence[str], timeout_s: float) -> NodeFailed:
 
 def output_too_long(node: str, argv: Sequence[str], limit_bytes: int) -> NodeFailed:
     return NodeFailed(
-        f"output of {argv[0]} must be at most {limit_bytes} bytes, got more; it was killed.",
+        f"output of {argv[0]} must be at most {limit_bytes} bytes, got more; it was cut off.",
         hint=f"run it on the node by hand and look at what it writes: {argv[0]}",
         node=node,
     )

@@ -41,17 +41,18 @@ class LocalRemote:
         except PermissionError:
             text = f"{argv[0]}: permission denied\n"
             return RemoteResult(exit_status=NOT_EXECUTABLE, stdout=b"", stderr=text.encode())
-        stdout = _capture(process.stdout, self._max_output_bytes)
-        stderr = _capture(process.stderr, self._max_output_bytes)
+        cut = partial(_kill_session, process)
+        stdout = _capture(process.stdout, self._max_output_bytes, on_overflow=cut)
+        stderr = _capture(process.stderr, self._max_output_bytes, on_overflow=cut)
         threading.Thread(target=_feed, args=(process.stdin, stdin, True), daemon=True).start()
         finished = False
         try:
             finished = all(capture.join(deadline - time.monotonic()) for capture in (stdout, stderr))
-            finished = finished and not (stdout.overflowed or stderr.overflowed)
             finished = finished and _wait(process, deadline - time.monotonic())
         finally:
             if not finished:
                 _kill_session(process)
+                process.wait()
         if stdout.overflowed or stderr.overflowed:
             raise output_too_long(self.node, argv, self._max_output_bytes)
         if not finished:
@@ -119,9 +120,20 @@ def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
     )
 
 
-def _capture(pipe: IO[bytes] | None, limit_bytes: int, *, keep_tail: bool = False) -> OutputCapture:
-    close = partial(_close_pipe, pipe)
-    return OutputCapture(_read_from(pipe), limit_bytes=limit_bytes, keep_tail=keep_tail, at_end=close)
+def _capture(
+    pipe: IO[bytes] | None,
+    limit_bytes: int,
+    *,
+    keep_tail: bool = False,
+    on_overflow: Callable[[], None] = lambda: None,
+) -> OutputCapture:
+    return OutputCapture(
+        _read_from(pipe),
+        limit_bytes=limit_bytes,
+        keep_tail=keep_tail,
+        at_end=partial(_close_pipe, pipe),
+        on_overflow=on_overflow,
+    )
 
 
 def _read_from(pipe: IO[bytes] | None) -> Callable[[int], bytes]:
@@ -159,7 +171,6 @@ def _exit_status(process: subprocess.Popen[bytes]) -> int:
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _close_pipe(pipe: IO[bytes] | None) -> None:

@@ -13,8 +13,8 @@ CHUNK_BYTES = 64 << 10
 class OutputCapture:
     """Reads with `read(num_bytes)` until it returns b"", then calls `at_end`, both in its own thread.
 
-    `keep_tail` false: past `limit_bytes` reading stops and `overflowed` is set. True: only the last
-    `limit_bytes` are kept, for as long as the command talks.
+    `keep_tail` false: past `limit_bytes` reading stops, `overflowed` is set and `on_overflow` is called to
+    end the command. True: only the last `limit_bytes` are kept, for as long as the command talks.
     """
 
     def __init__(
@@ -24,8 +24,10 @@ class OutputCapture:
         limit_bytes: int = MAX_OUTPUT_BYTES,
         keep_tail: bool = False,
         at_end: Callable[[], None] = lambda: None,
+        on_overflow: Callable[[], None] = lambda: None,
     ) -> None:
         self._read = read
+        self._on_overflow = on_overflow
         self._at_end = at_end
         self._limit_bytes = limit_bytes
         self._keep_tail = keep_tail
@@ -54,6 +56,7 @@ class OutputCapture:
             if len(self._data) > self._limit_bytes:
                 if not self._keep_tail:
                     self.overflowed = True
+                    self._on_overflow()
                     return
                 del self._data[: -self._limit_bytes]
 

@@ -71,7 +71,7 @@ def run_on_all(
     for _ in range(min(max_parallel, len(remotes))):
         threading.Thread(target=take_work, name="run-on-all", daemon=True).start()
     try:
-        found = dict(done.get() for _ in remotes)
+        found = dict(_next(done) for _ in remotes)
     finally:
         stop.set()
     return {name: found[name] for name in names}
@@ -104,6 +104,14 @@ def _make_group(reason: str, members: list[tuple[str, str, str]]) -> ReasonGroup
 def _split_where(message: str) -> tuple[str, str]:
     parts = re.fullmatch(r"(?s)(.*) \(([^()]*)\)\.?", message)
     return (parts[1], parts[2]) if parts else (message, "")
+
+
+def _next(done: queue.SimpleQueue[tuple[str, Result[T]]]) -> tuple[str, Result[T]]:
+    while True:
+        try:
+            return done.get(timeout=0.2)  # short, so that an interrupt is seen even if it woke another thread
+        except queue.Empty:
+            continue
 
 
 def _call(fn: Callable[[Remote], T], remote: Remote) -> Result[T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import threading
 import time
@@ -43,16 +44,14 @@ class SshRemote:
         deadline = time.monotonic() + timeout_s
         finished = False
         try:
-            stdout = OutputCapture(channel.recv, limit_bytes=self._max_output_bytes)
-            stderr = OutputCapture(channel.recv_stderr, limit_bytes=self._max_output_bytes)
+            cut, limit_bytes = partial(_cut_off, channel), self._max_output_bytes
+            stdout = OutputCapture(channel.recv, limit_bytes=limit_bytes, on_overflow=cut)
+            stderr = OutputCapture(channel.recv_stderr, limit_bytes=limit_bytes, on_overflow=cut)
             _in_thread(partial(_send, channel, stdin, then_eof=True))
             finished = all(capture.join(deadline - time.monotonic()) for capture in (stdout, stderr))
-            finished = finished and not (stdout.overflowed or stderr.overflowed)
             finished = finished and channel.status_event.wait(max(0.0, deadline - time.monotonic()))
         finally:
-            if not finished:
-                _kill(channel)
-            _close(channel)
+            _close(channel) if finished else _cut_off(channel)
         if stdout.overflowed or stderr.overflowed:
             raise output_too_long(self.node, argv, self._max_output_bytes)
         if not finished:
@@ -158,8 +157,12 @@ def _exit_status(link: SshLink, channel: paramiko.Channel, node: str) -> int:
     )
 
 
-def _kill(channel: paramiko.Channel) -> None:
-    """Ask the server to SIGKILL the command; closing the channel alone would leave it running."""
+def _cut_off(channel: paramiko.Channel) -> None:
+    """Ask the server to SIGKILL the command, then close; closing alone would leave it running.
+
+    OpenSSH does not do so for root, whose sessions have no separated process: there the command meets the
+    end of its stdin, and SIGPIPE when it writes.
+    """
     message = paramiko.Message()
     message.add_byte(paramiko.common.cMSG_CHANNEL_REQUEST)
     message.add_int(channel.remote_chanid)
@@ -168,17 +171,14 @@ def _kill(channel: paramiko.Channel) -> None:
     message.add_string("KILL")
     transport = channel.get_transport()
     if transport.is_active() and not channel.closed:
-        try:
+        with contextlib.suppress(OSError, EOFError):  # the connection just ended, and the pipes with it
             transport._send_user_message(message)  # type: ignore[attr-defined]
-        except (OSError, EOFError):
-            return  # the connection just ended, and the command's pipes with it
+    _close(channel)
 
 
 def _close(channel: paramiko.Channel) -> None:
-    try:
+    with contextlib.suppress(OSError, EOFError):  # the connection ended first
         channel.close()
-    except (OSError, EOFError):
-        return  # the connection ended first
 
 
 def _in_thread(work: Callable[[], None]) -> None:

@@ -111,6 +111,10 @@ class NetnsNode:
         """Every process in the node except process 1 and the SSH server's."""
         return [p for p in processes_in(self._pid) if not is_sshd(p) and p.pid != self._pid]
 
+    def sshd_processes(self) -> list[NodeProcess]:
+        """The SSH server and its sessions."""
+        return [p for p in processes_in(self._pid) if is_sshd(p)]
+
     def shm_files(self) -> list[str]:
         return self.exec(["ls", "-A", "/dev/shm"]).stdout.decode().split()
 
@@ -121,11 +125,10 @@ class NetnsNode:
 
     def stop_sshd(self) -> None:
         """Kill the SSH server and every session of it, as a crash would."""
-        for process in processes_in(self._pid):
-            if is_sshd(process):
-                kill_process(process.pid)
+        for process in self.sshd_processes():
+            kill_process(process.pid)
         deadline = time.monotonic() + 5
-        while any(is_sshd(p) for p in processes_in(self._pid)) and time.monotonic() < deadline:
+        while self.sshd_processes() and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def start_sshd(self) -> None:
