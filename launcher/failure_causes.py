@@ -79,7 +79,8 @@ _FILES = (
     make_rule(
         "feature-refused",
         _CAUSE,
-        r"does not support (?P<feature>.+?) yet",
+        r"^(?:ValueError|NotImplementedError|AssertionError|RuntimeError): .*?does not support"
+        r" (?P<feature>.+?) yet",
         "The engine refuses this combination: {feature} is not supported for this model.",
         "Turn the feature off in the recipe.",
     ),
@@ -165,7 +166,8 @@ _MEMORY = (
     make_rule(
         "no-room-for-kv",
         _CAUSE,
-        r"(?:Loaded weights leave no GPU memory|Not enough memory).*?(?:above (?P<fraction>[\d.]*\d)|$)",
+        r"(?:Loaded weights leave no GPU memory|^\w+Error: Not enough memory).*?(?:above"
+        r" (?P<fraction>[\d.]*\d)|$)",
         "After the weights no memory is left for the KV pool on {node}.",
         "Raise mem_fraction_static to the value that the message names, free memory on {node}, or use"
         " more nodes.",
@@ -180,7 +182,7 @@ _MEMORY = (
     make_rule(
         "memory-unbalanced",
         _CAUSE,
-        r"memory capacity is unbalanced",
+        r"^(?:RuntimeError|ValueError): .*memory capacity is unbalanced",
         "Other processes hold memory on one of the nodes.",
         "`sparkctl status` and `nvidia-smi` on every node; end what is left of earlier runs (`sparkctl"
         " down`).",
@@ -262,13 +264,6 @@ _KERNELS = (
         r"^(?:ModuleNotFoundError|ImportError): (?P<reason>.+)",
         "The engine's installation on {node} is incomplete: {reason}",
         "Compare `pip list` (or the image digest) of {node} with a node that works and install the same.",
-    ),
-    make_rule(
-        "warmup-failed",
-        _CAUSE,
-        r"Initialization failed\. warmup error: ?(?P<reason>.*)",
-        "The server came up but could not answer its own first request.",
-        "`sparkctl logs` shows the traceback that follows this line.",
     ),
 )
 

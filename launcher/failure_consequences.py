@@ -52,6 +52,13 @@ DEATHS: tuple[Rule, ...] = (
         "An engine process on {node} crashed with {code}.",
         "`sparkctl logs` shows the lines before; `sudo dmesg -T` on {node} shows GPU faults (Xid).",
     ),
+    make_rule(
+        "warmup-failed",
+        Weight.DEATH,
+        r"Initialization failed\. warmup error:",
+        "The server came up but could not answer its own first request.",
+        "`sparkctl logs` shows the traceback that follows this line.",
+    ),
 )
 
 NETWORK: tuple[Rule, ...] = (
@@ -176,6 +183,13 @@ WARNINGS: tuple[Rule, ...] = (
         r"NET/IB ?: No device found|NET/Socket ?: Using \[0\]",
         "NCCL runs over TCP sockets, not RDMA: it works, several times slower.",
         "`ibv_devinfo` on {node} (in the container: --device /dev/infiniband); set hcas in the topology.",
+    ),
+    make_rule(
+        "memory-held-by-others",
+        Weight.WARNING,
+        r"memory capacity is unbalanced",
+        "Other processes hold memory on {node}; the check is off, so the engine went on.",
+        "`nvidia-smi` and `free -g` on {node}; end what is left of earlier runs (`sparkctl down`).",
     ),
     make_rule(
         "stopped",

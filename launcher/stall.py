@@ -39,7 +39,7 @@ _STORIES = {
         "`iostat -x 2` on the node; an NFS mount that hangs shows up as processes in state D (`ps aux`).",
     ),
     Phase.POST_PROCESSING: (
-        "the weights are being converted, which is silent and takes up to 10 minutes on a GB10.",
+        "the weights are being converted, which is silent and takes minutes.",
         "`nvidia-smi` on the node: a working GPU means it goes on; no load and growing swap (`free -g`)"
         " means it does not.",
     ),
@@ -57,7 +57,7 @@ _STORIES = {
     ),
     Phase.GRAPHS: (
         "graph capture does not end: often one rank waits in a collective for another.",
-        "`nvidia-smi` on every node: full load at about 16 W is a spinning collective. Start again with"
+        "`nvidia-smi` on every node: full load at idle power is a spinning collective. Start again with"
         " NCCL_DEBUG=INFO, or with --disable-cuda-graph to tell the two apart.",
     ),
     Phase.SERVER: (
