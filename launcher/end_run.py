@@ -12,10 +12,6 @@ from launcher.run_on_all import errors_of
 from launcher.run_record import RunRecord, RunRecords
 from launcher.stop_cluster import stop_nodes
 
-# GB10 gives a GPU's pages back some seconds after the process is gone.
-MEMORY_TIMEOUT_S = 30.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownResult:
     """`errors`: nodes that could not be asked. `left`: processes that even SIGKILL did not end."""
@@ -45,7 +41,7 @@ def end_run(record: RunRecord, records: RunRecords, options: SshOptions) -> Down
     started = time.monotonic()
     plan = record.plan
     with connect_all([node.node for node in plan.nodes], options) as remotes:
-        results = stop_nodes(plan, remotes, memory_timeout_s=MEMORY_TIMEOUT_S)
+        results = stop_nodes(plan, remotes, memory_timeout_s=plan.limits.stop_timeout_s)
     errors = errors_of(results)
     result = DownResult(
         run_id=plan.run_id,

@@ -99,7 +99,7 @@ _MARKERS: tuple[tuple[re.Pattern[str], Phase], ...] = tuple(
         (r"^DS[Vv]4 (?:SWA sizing|memory calculation|pool sizes)\b", Phase.KV_POOL),
         (r"^(?:KV Cache is allocated|Memory pool end\.|Initialize \S*TokenToKVPool)", Phase.KV_POOL),
         (r"^Running FlashInfer autotune|^\[AutoTuner\]: Tuning", Phase.AUTOTUNE),
-        (r"^Capture (?:.* )?(?:CUDA|cuda|CPU|cpu) ?[Gg]raph begin", Phase.GRAPHS),
+        (r"^Capture .*\b[Gg]raph begin", Phase.GRAPHS),
         (r"^max_total_num_tokens=\d+, ", Phase.SERVER),
         (r"^Engine startup timings \(s\):", Phase.SERVER),
         (r"^(?:INFO: +)?Started server process \[", Phase.SERVER),

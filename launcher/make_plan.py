@@ -10,7 +10,7 @@ from launcher.errors import ConfigError, PreflightRefused
 from launcher.node_facts import NodeFacts
 from launcher.plan import SCHEMA_VERSION, ApiPlan, HeartbeatPlan, LaunchPlan, NodePlan, RunLimits
 from launcher.recipe import Recipe
-from launcher.sglang_command import docker_command, engine_environment, server_options, venv_command
+from launcher.sglang_command import docker_command, engine_environment, not_supported_yet, server_options, venv_command
 from launcher.topology import Node, Topology
 
 # Rendezvous ports: below the range that Linux hands out to clients (32768 and up), above the usual services.
@@ -66,6 +66,7 @@ def make_plan(recipe: Recipe, topology: Topology, facts: Mapping[str, NodeFacts]
         topology=topology.name,
         runtime=recipe.engine.runtime,
         sglang_version=recipe.engine.sglang_version,
+        not_supported=not_supported_yet(recipe),
         rendezvous=rendezvous,
         api=ApiPlan(
             host=recipe.server.host,
@@ -109,6 +110,7 @@ def _plan_node(recipe: Recipe, node: Node, facts: NodeFacts, node_rank: int, run
         gid_index=gid_index,
         cache_path=facts.paths["cache"],
         state_path=facts.paths["state"],
+        engram_path=facts.paths["engram"],
     )
     options = server_options(
         recipe, node_rank=node_rank, rendezvous=rendezvous, model_path=model_path, port=node_port(recipe, node_rank)

@@ -79,12 +79,15 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
+    """`not_supported`: settings of the recipe that this version cannot carry out; `up` refuses them."""
+
     schema_version: int
     run_id: str
     recipe: str
     topology: str
     runtime: str
     sglang_version: str
+    not_supported: tuple[str, ...]
     rendezvous: str
     api: ApiPlan
     heartbeat: HeartbeatPlan | None

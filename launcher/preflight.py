@@ -25,7 +25,15 @@ class Finding:
 
 def find_problems(plan: LaunchPlan, facts: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
     """All findings of all nodes, in rank order."""
-    found: list[Finding] = []
+    found = [
+        _refuse(
+            "not-supported",
+            plan.head,
+            f"{item} must be left out: this version of sparkctl cannot do it yet",
+            "change the recipe (sparkctl recipe show), or take another one (sparkctl recipe list)",
+        )
+        for item in plan.not_supported
+    ]
     for node in plan.nodes:
         own = facts[node.name]
         found += _earlier_runs(node, own)

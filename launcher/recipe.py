@@ -59,7 +59,7 @@ class EngramExtension(FrozenModel):
 
 
 class ExpertsExtension(FrozenModel):
-    """`auto` takes the fastest MXFP4 backend that passes its check at boot."""
+    """MXFP4 expert kernels; `auto` leaves the choice to the engine."""
 
     backend: Literal["auto", "flashinfer_mxfp4", "marlin", "b12x", "reference"] = "auto"
 
@@ -124,8 +124,6 @@ class Limits(FrozenModel):
     freeze_timeout_s: Seconds = 10.0
     peer_timeout_s: Seconds = 15.0
     stop_timeout_s: Seconds = 20.0
-    min_head_room_gib: Gib = 0.0
-    max_new_tokens: Positive | None = None
 
 
 class Evidence(FrozenModel):

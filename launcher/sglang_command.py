@@ -28,6 +28,8 @@ def server_options(recipe: Recipe, *, node_rank: int, rendezvous: str, model_pat
         words += option_words(option, getattr(server, key))
     if dspark.enabled:
         words += ["--speculative-algorithm", "DSPARK", "--speculative-dspark-block-size", str(dspark.block_size)]
+    if recipe.extensions.experts.backend != "auto" and server.moe_runner_backend is None:
+        words += ["--moe-runner-backend", recipe.extensions.experts.backend]
     for option, value in sorted(server.flags.items()):
         words += option_words(option, value)
     return tuple(words)
@@ -51,7 +53,7 @@ def _word(value: bool | int | float | str) -> str:
 
 
 def engine_environment(recipe: Recipe, node: Node, *, run_id: str, home: str, user: str, engine_path: str,
-                       host_ip: str, gid_index: int | None, cache_path: str, state_path: str) -> dict[str, str]:  # fmt: skip
+                       host_ip: str, gid_index: int | None, cache_path: str, state_path: str, engram_path: str) -> dict[str, str]:  # fmt: skip
     """The engine's whole environment on this node, but for TMPDIR, which lies in the run's directory."""
     interface = node.fabric.bootstrap_interface
     values = {
@@ -78,13 +80,34 @@ def engine_environment(recipe: Recipe, node: Node, *, run_id: str, home: str, us
         values["NCCL_IB_HCA"] = ",".join(node.fabric.hcas)
     if gid_index is not None:
         values["NCCL_IB_GID_INDEX"] = str(gid_index)
-    values.update(_extension_environment(recipe))
+    values.update(_extension_environment(recipe, engram_path))
     return dict(sorted(values.items()))
 
 
-def _extension_environment(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    if recipe.extensions.dspark.enabled:
-        yield "SGLANG_RAGGED_VERIFY_MODE", recipe.extensions.dspark.verify
+def _extension_environment(recipe: Recipe, engram_path: str) -> Iterator[tuple[str, str]]:
+    extensions = recipe.extensions
+    if extensions.dspark.enabled:
+        yield "SGLANG_RAGGED_VERIFY_MODE", extensions.dspark.verify
+    if extensions.engram.residence == "host":
+        # SGLang's own: each rank keeps its rows in its node's memory.
+        yield "SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE", "1"
+        yield "SGLANG_DSV41_ENGRAM_HOST_TABLE_LAYOUT", "per_rank"
+    if extensions.engram.residence == "nvme":
+        yield "SPARKCTL_ENGRAM_DIR", posixpath.join(engram_path, extensions.engram.packed_path or "")
+        yield "SPARKCTL_ENGRAM_CACHE_GIB", f"{extensions.engram.cache_gib:g}"
+        yield "SPARKCTL_ENGRAM_LOOKAHEAD_GIB", f"{extensions.engram.lookahead_gib:g}"
+
+
+def not_supported_yet(recipe: Recipe) -> tuple[str, ...]:
+    """What the recipe asks for and this version of sparkctl cannot carry out: `up` refuses it by name."""
+    extensions, found = recipe.extensions, []
+    if extensions.engram.residence == "nvme":
+        found.append("extensions.engram.residence: nvme (rows from packed files inside the engine)")
+    if extensions.experts.backend in ("b12x", "reference"):
+        found.append(f"extensions.experts.backend: {extensions.experts.backend}")
+    if recipe.parallelism.sequence_parallel != "off":
+        found.append(f"parallelism.sequence_parallel: {recipe.parallelism.sequence_parallel}")
+    return tuple(found)
 
 
 def venv_command(engine_path: str, options: tuple[str, ...]) -> tuple[str, ...]:

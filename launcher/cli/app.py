@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli import down, logs, plan, recipe, status, topology, up
+from launcher.cli import down, logs, plan, recipe, status, tiny_model, topology, up
 from launcher.errors import SparkctlError
 
 app = typer.Typer(
@@ -36,6 +36,7 @@ app.command("logs")(logs.logs)
 app.command("plan")(plan.plan)
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(topology.app, name="topology")
+app.command("tiny-model")(tiny_model.tiny_model)
 
 
 def _show_version(value: bool) -> None:

@@ -54,6 +54,7 @@ def describe_plan(made: LaunchPlan) -> str:
     lines = [f"# run {made.run_id}, rendezvous {made.rendezvous}, API {made.api.url} on {made.head.name}"]
     if made.api.needs_key:
         lines.append("# the API key is generated at start and passed in a 0600 file (--config), not in argv")
+    lines += [f"# up will refuse: {item} is not supported yet" for item in made.not_supported]
     for node in made.nodes:
         where = "this machine" if node.node.connection == "local" else (node.node.ssh.host or node.name)
         lines += ["", f"# node {node.name} ({where}), rank {', '.join(map(str, node.ranks))}"]
