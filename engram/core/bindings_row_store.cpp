@@ -1,11 +1,13 @@
-// Python face of the row store: checks buffers, releases the GIL, turns faults into engram.errors.
+// Python face of the row store: checks buffers, releases the GIL, turns faults into Python errors.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,7 +30,7 @@ using Ids = py::array_t<std::int64_t, py::array::c_style>;
   throw py::error_already_set();
 }
 
-py::object errors() { return py::module_::import("engram.errors"); }
+py::object faults() { return py::module_::import("engram.read_faults"); }
 
 std::chrono::nanoseconds to_ns(double seconds) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
@@ -81,7 +83,7 @@ struct PyStore {
   }
 
   [[noreturn]] void raise_foreign_id(std::uint32_t table, std::int64_t id, std::size_t idx) const {
-    raise(errors().attr("make_row_id_error")(id, idx, store->path(table)));
+    raise(faults().attr("make_row_id_error")(id, idx, store->path(table)));
   }
 };
 
@@ -114,14 +116,14 @@ class PyTicket {
       if (state == engram::TicketState::kDone) return;
       if (state == engram::TicketState::kFailed) raise_failure();
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-      if (timeout_s && engram::Clock::now() >= limit) raise(errors().attr("make_wait_timeout")(*timeout_s));
+      if (timeout_s && engram::Clock::now() >= limit) raise(faults().attr("make_wait_timeout")(*timeout_s));
     }
   }
 
  private:
   [[noreturn]] void raise_failure() {
     const engram::ReadFailure failure = ticket_->failure();
-    raise(errors().attr("make_read_error")(store_->store->path(failure.table), failure.offset, failure.error,
+    raise(faults().attr("make_read_error")(store_->store->path(failure.table), failure.offset, failure.error,
                                            failure.wanted_bytes, failure.got_bytes));
   }
 
@@ -158,7 +160,7 @@ std::shared_ptr<PyStore> open_store(const std::vector<std::string>& paths, const
     result->store = RowStore::open(paths, options, result->seam.get(), fault);
   }
   if (result->store == nullptr)
-    raise(errors().attr("make_open_error")(fault.path, fault.message, fault.error, fault.needs_allow_buffered));
+    raise(faults().attr("make_open_error")(fault.path, fault.message, fault.error, fault.needs_allow_buffered));
   for (std::uint32_t table = 0; table < result->store->num_tables(); ++table)
     result->readers.push_back(std::make_unique<engram_reader>(engram_reader{result->store.get(), table}));
   return result;

@@ -1,5 +1,6 @@
 #include "ticket.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
