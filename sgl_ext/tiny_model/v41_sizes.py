@@ -60,9 +60,9 @@ class V41Size:
         return (self.engram_max_ngram_size - 1) * self.engram_n_heads
 
 
-# Served by the CPU engine. 384 = 3 x 128 = 4 x 96, so experts divide by 1, 2, 3 and 4 ranks; heads and
-# groups do not divide by 3, as in the real model. index_topk and the candidate blocks are small, so that
-# prompts of a few hundred tokens already leave some positions out.
+# Served by the CPU engine. 384 = 3 x 128 = 4 x 96, so experts divide by 1, 2, 3 and 4 ranks; heads and groups
+# do not divide by 3, as in the real model. SGLang takes index_topk 512 or 1024 only, so selection leaves
+# positions out from 512 compressed positions on; 96 candidate blocks hold 768.
 CPU = V41Size(
     vocab_size=1024,
     hidden_size=256,
@@ -78,9 +78,9 @@ CPU = V41Size(
     kv_source_layer_ids=(2, 4),
     index_source_layer_ids=(2, 4, 5),
     candidate_source_layer_id=4,
-    candidate_topk_blocks=16,
+    candidate_topk_blocks=96,
     index_n_heads=8,
-    index_topk=64,
+    index_topk=512,
     engram_layer_ids=(1, 3),
     engram_vocab_size=1000,
     engram_head_dim=64,
