@@ -8,7 +8,7 @@ exits 0.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from launcher.failure_rule import Weight
@@ -61,6 +61,7 @@ class RootCause:
 
     `is_secondary`: only consequences were seen (a lost peer, a warning). Right after a rank's end the rank
     that is the cause may not have written its line yet: reading again a second later can find it.
+    `suspects`: when only the loss of a peer was seen, the ranks that say nothing at all; often one is frozen.
     """
 
     found: bool
@@ -71,6 +72,7 @@ class RootCause:
     hint: str
     exit: ExitInfo | None = None
     is_secondary: bool = False
+    suspects: tuple[RankLabel, ...] = ()
     notes: tuple[str, ...] = ()
     last_lines: tuple[tuple[RankLabel, tuple[str, ...]], ...] = ()
 
@@ -114,7 +116,8 @@ def find_root_cause(
     for weights in ((Weight.CAUSE,), (Weight.NETWORK,), (Weight.UNKNOWN, Weight.DEATH), (Weight.WARNING,)):
         rest = [c for c in candidates if c.sighting.weight in weights]
         if rest:
-            return _from_candidate(min(rest, key=_by_table), exits, notes)
+            cause = _from_candidate(min(rest, key=_by_table), exits, notes)
+            return _add_suspects(cause, ranks, exits) if weights == (Weight.NETWORK,) else cause
     return _nothing_found(ranks, exits, notes)
 
 
@@ -160,6 +163,19 @@ def _from_candidate(
         is_secondary=sighting.weight >= Weight.NETWORK or sighting.is_after_network,
         notes=notes,
     )
+
+
+def _add_suspects(
+    cause: RootCause, ranks: Mapping[RankLabel, RankLog], exits: Mapping[RankLabel, ExitInfo]
+) -> RootCause:
+    suspects = tuple(
+        label for label in sorted(ranks) if label != cause.rank and ranks[label].says_nothing_of_its_end
+    )
+    if not suspects:
+        return cause
+    names = ", ".join(f"{label} ({exits[label]})" if label in exits else str(label) for label in suspects)
+    explanation = f"{cause.explanation} No word of it from {names}: look there first."
+    return replace(cause, suspects=suspects, explanation=explanation)
 
 
 def _find_silent_death(

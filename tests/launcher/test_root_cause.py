@@ -125,6 +125,22 @@ def test_the_head_alone_knows_only_a_consequence() -> None:
     assert (cause.case, cause.is_secondary) == ("peer-gone", True)
 
 
+def test_a_frozen_worker_is_the_suspect_behind_the_heads_watchdog() -> None:
+    cause = find("worker-frozen-busy")
+    assert (cause.case, cause.rank, cause.is_secondary) == ("watchdog-frozen-peer", label(0), True)
+    assert cause.suspects == (label(1),)
+    assert "No word of it from rank 1 on spark-b (still running)" in cause.explanation
+
+
+def test_before_the_head_has_told_of_its_killed_scheduler_it_is_the_suspect() -> None:
+    logs = read_logs("head-scheduler-killed")
+    told = next(i for i, line in enumerate(logs[label(0)]) if "Subprocess scheduler_0" in line)
+    logs[label(0)] = logs[label(0)][:told]
+    cause = find_root_cause(logs, {label(0): ExitInfo(code=None), label(1): ExitInfo(code=-9)})
+    assert (cause.case, cause.rank, cause.is_secondary) == ("peer-gone", label(1), True)
+    assert cause.suspects == (label(0),)
+
+
 def test_a_missing_log_of_the_killed_rank_is_enough() -> None:
     logs = {label(0): read_lines("worker-killed", 0)}
     cause = find_root_cause(logs, {label(0): ExitInfo(code=-9), label(1): ExitInfo(code=137)})
