@@ -26,7 +26,7 @@ class NodeProbe:
     """What is asked of one node: its paths, whether the model is there, and whether ports are free."""
 
     node: Node
-    model_path: str
+    model_path: str | None
     runtime: str
     ports: PortList
 

@@ -68,9 +68,9 @@ def run_on_all(
                 return
             done.put((remote.node, _call(fn, remote)))
 
-    for _ in range(min(max_parallel, len(remotes))):
-        threading.Thread(target=take_work, name="run-on-all", daemon=True).start()
-    try:
+    try:  # starting threads can be interrupted too
+        for _ in range(min(max_parallel, len(remotes))):
+            threading.Thread(target=take_work, name="run-on-all", daemon=True).start()
         found = dict(_next(done) for _ in remotes)
     finally:
         stop.set()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from launcher.cli.options import AcceptKeysOption
+
 if TYPE_CHECKING:
     from launcher.draft_topology import NodeDraft, TopologyDraft
 
@@ -25,13 +27,24 @@ def init_topology(
     user: Annotated[str | None, typer.Option(help="Login on all nodes; default: ~/.ssh/config.")] = None,
     identity: Annotated[str | None, typer.Option(help="Private key file; default: agent, ~/.ssh.")] = None,
     layout: Annotated[Layout | None, typer.Option(help="How the nodes are cabled.")] = None,
-    output: Annotated[Path, typer.Option(help="File to write; - prints it.")] = Path("topology.yaml"),
+    output: Annotated[
+        Path | None, typer.Option(help="File to write, - prints it. Default: ~/.config/sparkctl/topology.yaml.")
+    ] = None,
+    probe: Annotated[
+        bool, typer.Option(help="Ask each node over SSH for its fabric address, interface and HCAs.")
+    ] = True,
+    accept_new_host_keys: AcceptKeysOption = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a topology file, by questions or from --nodes."""
+    """Write a topology file, by questions or from --nodes; each node is asked for its own ports.
+
+    Without --output it goes where `sparkctl up --recipe NAME` looks for it.
+    """
+    from launcher.choose_inputs import default_topology_path
     from launcher.draft_topology import TopologyDraft, parse_node_specs
     from launcher.errors import UsageError
 
+    output = output or default_topology_path()
     if output.exists() and not force:
         raise UsageError(f"--output must be a new file, got {output}, which exists.", hint="add --force")
     if nodes is None:
@@ -45,6 +58,8 @@ def init_topology(
             user=user,
             identity_file=identity,
         )
+    if probe:
+        draft = _ask_nodes(draft, accept_new_host_keys=accept_new_host_keys)
     _write(draft, output)
 
 
@@ -124,6 +139,20 @@ def _ask(user: str | None, identity: str | None, layout: Layout | None, output: 
     )
 
 
+def _ask_nodes(draft: TopologyDraft, *, accept_new_host_keys: bool) -> TopologyDraft:
+    """Complete the draft with what every node says about itself. An error of a node ends it: nothing is written."""
+    from launcher.connect import SshOptions
+    from launcher.errors import SparkctlError
+    from launcher.probe_draft import probe_draft
+
+    typer.echo(f"asking {len(draft.nodes)} node(s) for their ports ...", err=True)
+    try:
+        return probe_draft(draft, SshOptions(accept_new_host_keys=accept_new_host_keys))
+    except SparkctlError as error:
+        error.hint += "; or write the file without asking: add --no-probe"
+        raise
+
+
 def _usual_layout(num_nodes: int) -> Layout:
     return "pair" if num_nodes == 2 else "switch"
 
@@ -147,6 +176,7 @@ def _write(draft: TopologyDraft, output: Path) -> None:
     if str(output) == "-":
         typer.echo(text, nl=False)
     else:
+        output.parent.mkdir(parents=True, exist_ok=True)
         write_file(output, text)
         typer.echo(f"{output} is written.")
     if missing:

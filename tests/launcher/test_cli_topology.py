@@ -80,7 +80,7 @@ def test_init_writes_a_file_that_only_lacks_what_nobody_said(tmp_path: Path) -> 
     path = tmp_path / "lab.yaml"
     login = ["--user", "u", "--identity", "~/.ssh/k"]
     nodes = "a,maria@b.lan:2222,10.0.0.3"
-    result = RUNNER.invoke(app, ["init", "--nodes", nodes, *login, "--output", str(path)])
+    result = RUNNER.invoke(app, ["init", "--no-probe", "--nodes", nodes, *login, "--output", str(path)])
     assert result.exit_code == 0
     assert "fabric.address of a, fabric.interface of a, fabric.address of b" in result.output
     with pytest.raises(ConfigError) as caught:
@@ -105,7 +105,7 @@ def test_init_writes_a_file_that_only_lacks_what_nobody_said(tmp_path: Path) -> 
 def test_init_asks_when_no_nodes_are_given(tmp_path: Path) -> None:
     path = tmp_path / "two.yaml"
     answers = "a,b\nnvidia\n\npair\n192.168.100.1\nenp1s0f0np0\n192.168.100.2\nenp1s0f1np1\n"
-    result = RUNNER.invoke(app, ["init", "--output", str(path)], input=answers)
+    result = RUNNER.invoke(app, ["init", "--no-probe", "--output", str(path)], input=answers)
     assert result.exit_code == 0, result.output
     topology, _ = read_topology(path)
     assert topology.links.layout == "pair"
@@ -116,7 +116,7 @@ def test_init_asks_when_no_nodes_are_given(tmp_path: Path) -> None:
 def test_init_checks_complete_answers_before_it_writes(tmp_path: Path) -> None:
     path = tmp_path / "two.yaml"
     answers = "a,b\n\n\npair\n192.168.100.1\neth1\n192.168.100.1\neth1\n"
-    result = RUNNER.invoke(app, ["init", "--output", str(path)], input=answers)
+    result = RUNNER.invoke(app, ["init", "--no-probe", "--output", str(path)], input=answers)
     assert isinstance(result.exception, ConfigError)
     assert "fabric addresses must differ" in result.exception.message
     assert not path.exists()
@@ -135,7 +135,7 @@ def test_init_checks_complete_answers_before_it_writes(tmp_path: Path) -> None:
 )
 def test_init_checks_incomplete_answers_too(tmp_path: Path, arguments: list[str], message: str) -> None:
     path = tmp_path / "t.yaml"
-    result = RUNNER.invoke(app, ["init", *arguments, "--output", str(path)])
+    result = RUNNER.invoke(app, ["init", "--no-probe", *arguments, "--output", str(path)])
     assert isinstance(result.exception, ConfigError)
     assert message in result.exception.message
     assert not path.exists()
@@ -143,7 +143,7 @@ def test_init_checks_incomplete_answers_too(tmp_path: Path, arguments: list[str]
 
 def test_init_refuses_an_unknown_layout_in_the_wizard(tmp_path: Path) -> None:
     path = tmp_path / "t.yaml"
-    result = RUNNER.invoke(app, ["init", "--output", str(path)], input="a,b\n\n\npar\n\n\n\n\n")
+    result = RUNNER.invoke(app, ["init", "--no-probe", "--output", str(path)], input="a,b\n\n\npar\n\n\n\n\n")
     assert isinstance(result.exception, ConfigError)
     assert "links.layout must be one of" in result.exception.message
     assert not path.exists()
@@ -152,7 +152,7 @@ def test_init_refuses_an_unknown_layout_in_the_wizard(tmp_path: Path) -> None:
 def test_init_keeps_an_existing_file_unless_forced(tmp_path: Path) -> None:
     path = tmp_path / "t.yaml"
     path.write_text("mine")
-    arguments = ["init", "--nodes", "a", "--output", str(path)]
+    arguments = ["init", "--no-probe", "--nodes", "a", "--output", str(path)]
     result = RUNNER.invoke(app, arguments)
     assert isinstance(result.exception, UsageError)
     assert path.read_text() == "mine"
@@ -163,7 +163,7 @@ def test_init_keeps_an_existing_file_unless_forced(tmp_path: Path) -> None:
 
 def test_init_to_standard_output_writes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = RUNNER.invoke(app, ["init", "--nodes", "a,b", "--output", "-"])
+    result = RUNNER.invoke(app, ["init", "--no-probe", "--nodes", "a,b", "--output", "-"])
     assert "layout: pair" in result.stdout
     assert list(tmp_path.iterdir()) == []
 

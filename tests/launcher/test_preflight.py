@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcher.preflight import find_problems
+from tests.launcher.make_facts import make_facts
+from tests.launcher.test_make_plan import make_recipe, make_topology, plan_of
+
+
+def problems_of(node: str = "spark-b", **facts: Any) -> list[tuple[str, str, str, str]]:
+    """Findings when one node's facts are changed."""
+    recipe, topology = make_recipe(), make_topology()
+    plan = plan_of(recipe, topology)
+    all_facts = {
+        item.name: make_facts(item, recipe, **(facts if item.name == node else {})) for item in topology.nodes
+    }
+    return [(item.check, item.node, item.message, item.hint) for item in find_problems(plan, all_facts)]
+
+
+def test_healthy_nodes_have_no_findings() -> None:
+    assert problems_of() == []
+
+
+@pytest.mark.parametrize(
+    ("check", "facts", "words", "next_command"),
+    [
+        (
+            "earlier-run",
+            {"live_runs": [{"run_id": "r0", "status": "running", "started": "noon"}]},
+            "r0 (running) since noon",
+            "sparkctl down --run r0",
+        ),
+        ("state-directory", {"state_problem": "/x is not writable"}, "/x is not writable", "paths.state"),
+        ("engine", {"engine": {"problem": "there is no /v/bin/python"}}, "there is no /v/bin/python", "paths.engine"),
+        (
+            "engine-version",
+            {"engine": {"problem": None, "python": "p", "sglang": "0.5.21", "sparkctl": "0.1.0", "torch": "2.14.1"}},
+            "sglang must be 0.5.23, got 0.5.21",
+            "engine.sglang_version",
+        ),
+        (
+            "engine-plugin",
+            {"engine": {"problem": None, "python": "p", "sglang": "0.5.23", "sparkctl": None, "torch": "2.14.1"}},
+            "sparkctl's plugin, got none",
+            "pip install",
+        ),
+        (
+            "model",
+            {"model": {"path": "/m", "problem": "2 of 48 weight files are missing: a, b"}},
+            "2 of 48 weight files are missing",
+            "copy the model",
+        ),
+        ("port", {"busy_ports": [["127.0.0.1", 30001, "in use"]]}, "127.0.0.1:30001 must be free", "ss -ltnp"),
+        (
+            "interface",
+            {"interfaces": [{"name": "lo", "addresses": ["127.0.0.1"], "mtu": 1, "state": "up", "speed_mbps": None}]},
+            "got 'enp2s0f0np0'",
+            "topology",
+        ),
+        (
+            "fabric-address",
+            {
+                "interfaces": [
+                    {"name": "enp2s0f0np0", "addresses": ["10.1.0.9"], "mtu": 1, "state": "up", "speed_mbps": None}
+                ]
+            },
+            "got 10.1.0.2",
+            "netplan",
+        ),
+    ],
+)
+def test_one_wrong_thing_on_one_node(check: str, facts: dict[str, Any], words: str, next_command: str) -> None:
+    found = problems_of(**facts)
+    mine = [item for item in found if item[0] == check]
+    assert len(mine) == 1, found
+    _, node, message, hint = mine[0]
+    assert node == "spark-b"
+    assert words in message
+    assert next_command in hint
+
+
+def test_head_ports_are_told_apart() -> None:
+    plan = plan_of()
+    rendezvous = int(plan.rendezvous.rsplit(":", 1)[1])
+    found = problems_of(
+        "spark-a",
+        busy_ports=[["127.0.0.1", 30000, "in use"], ["0.0.0.0", rendezvous, "in use"], ["10.9.9.9", 30000, "cannot assign"]],
+    )
+    messages = [message for _, _, message, _ in found]
+    assert messages[0].startswith("API port 127.0.0.1:30000 must be free")
+    assert messages[1].startswith(f"the run's own port {rendezvous}")
+    assert messages[2].startswith("the API must be able to listen on 10.9.9.9:30000")
+
+
+def test_different_versions_are_refused_with_both() -> None:
+    engine = {"problem": None, "python": "p", "sglang": "0.5.23", "sparkctl": "0.1.0", "torch": "2.11.0"}
+    ((check, _, message, _),) = problems_of(engine=engine)
+    assert check == "same-versions"
+    assert "spark-a 2.14.1, spark-b 2.11.0" in message
+
+
+def test_unsupported_settings_are_refused() -> None:
+    recipe, topology = make_recipe(parallelism={"nodes": 2, "tp": 2, "sequence_parallel": "prefill"}), make_topology()
+    facts = {item.name: make_facts(item, recipe) for item in topology.nodes}
+    (finding,) = find_problems(plan_of(recipe, topology), facts)
+    assert (finding.check, finding.level) == ("not-supported", "refuse")
