@@ -10,31 +10,25 @@ _OWN = (
     make_rule(
         "extension-refused",
         _CAUSE,
-        r"^sgl_ext refuses to start \((?P<role>[^)]*)\): (?P<reason>.+)|^sgl_ext\.errors\.\w+: (?P<error>.+)",
-        "sparkctl's engine plugin refuses to run on {node}, rather than to serve with something missing.",
+        r"^sgl_ext refuses to start \(|^sgl_ext\.errors\.\w+: ",
+        "The engine plugin of sparkctl refuses to run on {node}, rather than to serve with something"
+        " missing.",
         "The line says what to change; `pip list` on {node} shows the versions of sglang and sparkctl.",
     ),
     make_rule(
         "row-store-refused",
         _CAUSE,
-        r"^engram\.errors\.\w+: (?P<error>.+)",
+        r"^engram\.errors\.\w+: ",
         "The Engram row store on {node} cannot be read or does not fit this model and rank.",
         "The line says which file; `sparkctl plan` shows the store's directory on {node}.",
     ),
     make_rule(
         "container-refused",
         _CAUSE,
-        r"^docker: (?P<reason>.+)",
+        r"^docker: ",
         "Docker on {node} did not start the engine's container.",
-        "`docker images --digests` and `docker info` on {node}; the image must be the one that the recipe names.",
-    ),
-    make_rule(
-        "command-missing",
-        _CAUSE,
-        r"(?:exec|env|bash|sh): (?:line \d+: |\d+: )?['\"\u2018]?(?P<command>[^:'\"\u2019]+)['\"\u2019]?: (?:command )?"
-        r"(?:not found|No such file or directory|cannot execute)",
-        "{command} is not on {node}, or cannot be run there.",
-        "Check the runtime's path in the recipe and topology against {node}.",
+        "`docker images --digests` and `docker info` on {node}; the image must be the one that the recipe"
+        " names.",
     ),
 )
 

@@ -17,6 +17,19 @@ DOCS = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 
 # Rule -> the engine's text, and a word that explanation or hint must take from it.
 EXAMPLES: dict[str, tuple[str, str]] = {
+    "extension-refused": (
+        "sgl_ext refuses to start (scheduler): sglang must be 0.5.23, got 0.5.22 (spark-b). Hint: install"
+        " 0.5.23.",
+        "pip list",
+    ),
+    "row-store-refused": (
+        "engram.errors.TableMismatchError: rank must be 1, got 0 (/data/engram/layer1.rows).",
+        "sparkctl plan",
+    ),
+    "container-refused": (
+        "docker: Error response from daemon: No such image: sha256:0123.",
+        "docker images",
+    ),
     "shards-missing": (
         "RuntimeError: model.safetensors.index.json references 3 shard file(s) missing from /models/v41"
         " (incomplete download?): ['model-00001-of-00048.safetensors']",
