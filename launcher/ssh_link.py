@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.errors import ConnectionLost, NodeUnreachable
 from launcher.ssh_errors import explain_ssh_error, unreachable
@@ -17,15 +17,12 @@ from launcher.ssh_paramiko import paramiko
 from launcher.ssh_target import SshEndpoint
 from launcher.ssh_watched_socket import WatchedSocket
 
-if TYPE_CHECKING:
-    from paramiko.message import Message
-
 # Pings unanswered for this many keepalive periods mean a dead link. A loaded node may answer late.
 MAX_SILENT_PERIODS = 4
 UNNAMED_SIGNAL_STATUS = 255
 
 
-def _note_exit_signal(channel: Any, message: Message) -> None:
+def _note_exit_signal(channel: Any, message: paramiko.Message) -> None:
     """exit-signal requests, which paramiko drops: status 128 + signal, as a shell gives."""
     start = message.packet.tell()
     if message.get_text() == "exit-signal":

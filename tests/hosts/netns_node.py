@@ -17,14 +17,16 @@ from tests.hosts.node_processes import NodeProcess, is_sshd, kill_process, proce
 from tests.hosts.ssh_files import make_key, write_sshd_config
 
 FIRST_UID = 42001
+# Folders that stay reachable in a node even where they lie under root's home.
+VISIBLE = sorted({sys.base_prefix, sys.prefix, str(Path(__file__).resolve().parents[2])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpec:
     """What differs between nodes.
 
-    `private_home` gives root an own folder over /root (other users always have an own home); `shell` is the
-    login shell of a user other than root.
+    `private_home` puts an own folder over /root (root's home there; other users have one elsewhere anyway),
+    through which interpreter and checkout stay reachable. `shell` is the login shell of users but root.
     """
 
     name: str
@@ -178,14 +180,16 @@ class NetnsNode:
         names = [line.split(":")[0] for line in accounts.splitlines()]
         (etc / "shadow").write_text("".join(f"{name}:*:19000:0:99999:7:::\n" for name in names))
         (etc / "shadow").chmod(0o600)
-        over_root = self.user == "root" and self.spec.private_home
+        cover = self.home if self.user == "root" else self.folder / "root"
+        cover.mkdir(mode=0o755, exist_ok=True)
         spec = {
             "name": self.name,
             "address": self.address,
             "port": self.port,
             "folder": str(self.folder),
-            "home": str(self.home),
-            "bind_home_over": "/root" if over_root else "",
+            "covered_home": "/root" if self.spec.private_home else "",
+            "covered_by": str(cover),
+            "visible": VISIBLE,
         }
         (self.folder / "spec.json").write_text(json.dumps(spec))
 

@@ -41,8 +41,23 @@ def private_mounts(spec: Spec) -> None:
     Path("/run/lock").mkdir(mode=0o1777)
     for name in ("hosts", "passwd", "group", "shadow"):
         mount("--bind", str(folder / "etc" / name), f"/etc/{name}")
-    if spec["bind_home_over"]:
-        mount("--bind", spec["home"], spec["bind_home_over"])
+    cover_home(spec)
+
+
+def cover_home(spec: Spec) -> None:
+    """Hide root's real home; what tests need from below it (the interpreter) stays where it was."""
+    cover = spec["covered_home"]
+    if not cover:
+        return
+    kept = [path for path in spec["visible"] if Path(path).is_relative_to(cover)]
+    aside = [Path(spec["folder"]) / "visible" / str(i) for i in range(len(kept))]
+    for path, place in zip(kept, aside, strict=True):
+        place.mkdir(parents=True)
+        mount("--bind", path, str(place))
+    mount("--bind", spec["covered_by"], cover)
+    for path, place in zip(kept, aside, strict=True):
+        Path(path).mkdir(parents=True, exist_ok=True)
+        mount("--bind", str(place), path)
 
 
 def start_sshd(spec: Spec) -> None:
