@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from launcher.call_node import ask_node
@@ -58,8 +58,10 @@ def _run_ports(run_id: str) -> PortList:
     return tuple((ANY_ADDRESS, port) for port in run_ports(run_id))
 
 
-def gather_facts(remotes: Mapping[str, Remote], probes: tuple[NodeProbe, ...]) -> dict[str, Result[NodeFacts]]:
-    """Facts or the error of every node."""
+def gather_facts(
+    remotes: Mapping[str, Remote], probes: tuple[NodeProbe, ...], tell: Callable[[str], None] = lambda text: None
+) -> dict[str, Result[NodeFacts]]:
+    """Facts or the error of every node. `tell` gets a line as each node answers, from several threads."""
     by_name = {probe.node.name: probe for probe in probes}
 
     def ask(remote: Remote) -> NodeFacts:
@@ -74,6 +76,18 @@ def gather_facts(remotes: Mapping[str, Remote], probes: tuple[NodeProbe, ...]) -
             engine_runtime=probe.runtime,
             engine_python=posixpath.join(probe.node.paths.engine, "bin/python"),
         )
-        return parse_facts(remote.node, answer)
+        facts = parse_facts(remote.node, answer)
+        tell(f"{remote.node}: {describe_facts(facts)}")
+        return facts
 
     return run_on_all(list(remotes.values()), ask)
+
+
+def describe_facts(facts: NodeFacts) -> str:
+    """One line for the progress of a launch: who answered, and what is installed there."""
+    engine = facts.engine.problem or (f"sglang {facts.engine.sglang}" if facts.engine.sglang else "engine in a container")
+    parts = [f"connected to {facts.hostname} as {facts.user}", engine]
+    if facts.model is not None:
+        size = f" ({facts.model.weight_bytes / 2**30:.2f} GiB)" if facts.model.weight_bytes else ""
+        parts.append(f"model: {facts.model.problem}" if facts.model.problem else f"model complete{size}")
+    return ", ".join(parts)

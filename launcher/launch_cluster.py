@@ -85,10 +85,11 @@ def require_facts(results: Mapping[str, Result[NodeFacts]]) -> dict[str, NodeFac
     return {name: result.unwrap() for name, result in results.items()}
 
 
-def prepare(recipe: Recipe, topology: Topology, remotes: Mapping[str, Remote], *, run_id: str) -> tuple[LaunchPlan, Facts]:
+def prepare(recipe: Recipe, topology: Topology, remotes: Mapping[str, Remote], *, run_id: str,
+            tell: Callable[[str], None] = lambda text: None) -> tuple[LaunchPlan, Facts]:  # fmt: skip
     """Facts of all nodes and the plan made from them. Starts nothing."""
     check_fit(recipe, topology)
-    facts = require_facts(gather_facts(remotes, probes_for_recipe(recipe, topology, run_id=run_id)))
+    facts = require_facts(gather_facts(remotes, probes_for_recipe(recipe, topology, run_id=run_id), tell))
     return make_plan(recipe, topology, facts, run_id=run_id), facts
 
 

@@ -92,10 +92,10 @@ def _make_plan(
 
     if isinstance(source, LaunchPlan):
         progress.step(f"carrying out plan {source.run_id}: recipe {source.recipe} on topology {source.topology}")
-        made, facts = source, require_facts(gather_facts(remotes, probes_for_plan(source)))
+        made, facts = source, require_facts(gather_facts(remotes, probes_for_plan(source), progress.step))
     else:
         progress.step(f"{source.how}; asking {len(remotes)} node(s)")
-        made, facts = prepare(source.recipe, source.topology, remotes, run_id=new_run_id())
+        made, facts = prepare(source.recipe, source.topology, remotes, run_id=new_run_id(), tell=progress.step)
     if replace and any(own.live_runs for own in facts.values()):
         end_earlier_runs(facts, remotes, progress)
         facts = require_facts(gather_facts(remotes, probes_for_plan(made)))
