@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -36,9 +37,13 @@ BARS = {
 KILLED_RANK = 1
 
 
-def run(environment: dict[str, str], *words: str, timeout_s: float = 240) -> tuple[float, subprocess.CompletedProcess[str]]:
+def run(
+    environment: dict[str, str], *words: str, timeout_s: float = 240
+) -> tuple[float, subprocess.CompletedProcess[str]]:
     started = time.monotonic()
-    done = subprocess.run([*SPARKCTL, *words], env=environment, capture_output=True, text=True, timeout=timeout_s)
+    done = subprocess.run(
+        [*SPARKCTL, *words], env=environment, capture_output=True, text=True, timeout=timeout_s
+    )
     return time.monotonic() - started, done
 
 
@@ -70,7 +75,9 @@ def measure_round(nodes: int, port: int) -> dict[str, Any]:
 def measure_kill(environment: dict[str, str], nodes: int, port: int) -> dict[str, Any]:
     """SIGKILL one rank's scheduler under `up --follow`: seconds to the message, and until no process is left."""
     words = [*SPARKCTL, "up", "--nodes", str(nodes), "--port", str(port), "--follow"]
-    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as following:
+    with subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as following:
         assert following.stdout is not None
         run_id = ""
         for line in following.stdout:
@@ -79,26 +86,31 @@ def measure_kill(environment: dict[str, str], nodes: int, port: int) -> dict[str
                 break
         else:
             raise RuntimeError("up --follow ended before it followed")
+        lines: list[tuple[float, str]] = []
+        reader = threading.Thread(
+            target=lambda: lines.extend((time.monotonic(), line) for line in following.stdout or ())
+        )
         victim = scheduler_pid(run_id, min(KILLED_RANK, nodes - 1))
         killed_at = time.monotonic()
         os.kill(victim, signal.SIGKILL)
-        reported_s = down_s = None
-        output = ""
-        while down_s is None and time.monotonic() - killed_at < 60:
-            if not run_pids(run_id):
-                down_s = time.monotonic() - killed_at
+        reader.start()
+        while run_pids(run_id) and time.monotonic() - killed_at < 60:
             time.sleep(0.02)
-        for line in following.stdout:
-            output += line
-        reported_s = time.monotonic() - killed_at
+        down_s = time.monotonic() - killed_at
         following.wait(timeout=60)
-    match = re.search(r"^told (\d+\.\d+) s after it ended", output, re.MULTILINE)
+        exit_s = time.monotonic() - killed_at
+        reader.join()
+    told = [at - killed_at for at, line in lines if line.startswith("error:")]
+    if not told:
+        raise RuntimeError(
+            "up --follow did not report the killed rank:\n" + "".join(line for _, line in lines)
+        )
     return {
-        "kill_reported_s": float(match[1]) if match else reported_s,
-        "kill_exit_s": reported_s,
+        "kill_reported_s": told[0],
         "kill_down_s": down_s,
+        "kill_exit_s": exit_s,
         "kill_exit_status": following.returncode,
-        "kill_message": output,
+        "kill_message": "".join(line for _, line in lines),
     }
 
 
@@ -134,7 +146,9 @@ def scheduler_pid(run_id: str, rank: int) -> int:
 
 def _check(done: subprocess.CompletedProcess[str]) -> None:
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(map(str, done.args))} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        raise RuntimeError(
+            f"{' '.join(map(str, done.args))} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        )
 
 
 def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -142,7 +156,13 @@ def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     for name, bar in BARS.items():
         values = [round_[name] for round_ in rounds]
         median = statistics.median(values)
-        rows[name] = {"median": round(median, 3), "min": round(min(values), 3), "max": round(max(values), 3), "bar": bar, "reached": median <= bar}
+        rows[name] = {
+            "median": round(median, 3),
+            "min": round(min(values), 3),
+            "max": round(max(values), 3),
+            "bar": bar,
+            "reached": median <= bar,
+        }
     return rows
 
 
@@ -156,10 +176,19 @@ def main() -> None:
     rounds = []
     for number in range(arguments.rounds):
         rounds.append(measure_round(arguments.nodes, arguments.port))
-        print(f"round {number + 1}: " + ", ".join(f"{name} {rounds[-1][name]:.2f}" for name in BARS), flush=True)
+        print(
+            f"round {number + 1}: " + ", ".join(f"{name} {rounds[-1][name]:.2f}" for name in BARS), flush=True
+        )
     machine = {
         "cores": os.cpu_count(),
-        "cpu": next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?"),
+        "cpu": next(
+            (
+                line.split(":")[1].strip()
+                for line in Path("/proc/cpuinfo").read_text().splitlines()
+                if "model name" in line
+            ),
+            "?",
+        ),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "sglang": version("sglang"),
@@ -169,7 +198,9 @@ def main() -> None:
     }
     command = "python -m benchmarks.launch " + " ".join(sys.argv[1:])
     arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "raw.json").write_text(json.dumps({"command": command, "machine": machine, "rounds": rounds}, indent=1) + "\n")
+    (arguments.output / "raw.json").write_text(
+        json.dumps({"command": command, "machine": machine, "rounds": rounds}, indent=1) + "\n"
+    )
     summary = {"command": command, "machine": machine, "figures": summarise(rounds)}
     (arguments.output / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     print(json.dumps(summary["figures"], indent=1))

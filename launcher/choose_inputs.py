@@ -38,7 +38,8 @@ def choose_inputs(*, recipe: str | None, topology: str | None, nodes: int | None
     """
     if topology is not None and recipe is None:
         raise UsageError(
-            "a recipe must be named for a topology", hint=f"sparkctl up --recipe NAME --topology {topology}; sparkctl recipe list"
+            "a recipe must be named for a topology",
+            hint=f"sparkctl up --recipe NAME --topology {topology}; sparkctl recipe list",
         )
     if recipe is None or recipe in LOCAL_RECIPES.values():
         return _embedded(recipe, topology, nodes, port)
@@ -51,18 +52,25 @@ def choose_inputs(*, recipe: str | None, topology: str | None, nodes: int | None
         )
     read, _ = read_topology(path)
     read = first_nodes(read, nodes or chosen.parallelism.nodes, path)
-    return Inputs(recipe=with_port(chosen, port), topology=read, how=f"recipe {chosen.name} on topology {path}")
+    return Inputs(
+        recipe=with_port(chosen, port), topology=read, how=f"recipe {chosen.name} on topology {path}"
+    )
 
 
 def _embedded(recipe: str | None, topology: str | None, nodes: int | None, port: int | None) -> Inputs:
     count = nodes or next((n for n, name in LOCAL_RECIPES.items() if name == recipe), 3)
     if count not in LOCAL_RECIPES:
-        raise UsageError(f"--nodes must be 1 to {max(LOCAL_RECIPES)} for the embedded default, got {count}", hint="sparkctl up --nodes 3")
+        raise UsageError(
+            f"--nodes must be 1 to {max(LOCAL_RECIPES)} for the embedded default, got {count}",
+            hint="sparkctl up --nodes 3",
+        )
     name = recipe or LOCAL_RECIPES[count]
     chosen, _ = load_recipe(name)
     if topology is not None:
         read, _ = read_topology(Path(topology))
-        return Inputs(recipe=with_port(chosen, port), topology=read, how=f"recipe {name} on topology {topology}")
+        return Inputs(
+            recipe=with_port(chosen, port), topology=read, how=f"recipe {name} on topology {topology}"
+        )
     how = f"the embedded default: {count} node(s) on this machine, real SGLang on CPU (recipe {name})"
     return Inputs(recipe=with_port(chosen, port), topology=on_this_engine(local_topology(count)), how=how)
 
@@ -70,7 +78,13 @@ def _embedded(recipe: str | None, topology: str | None, nodes: int | None, port:
 def on_this_engine(topology: Topology) -> Topology:
     """The embedded nodes run the engine that is installed beside this launcher."""
     nodes = tuple(
-        node.model_copy(update={"paths": node.paths.model_copy(update={"engine": sys.prefix, "models": "~/.local/share/sparkctl/models"})})
+        node.model_copy(
+            update={
+                "paths": node.paths.model_copy(
+                    update={"engine": sys.prefix, "models": "~/.local/share/sparkctl/models"}
+                )
+            }
+        )
         for node in topology.nodes
     )
     return topology.model_copy(update={"nodes": nodes})
@@ -79,7 +93,9 @@ def on_this_engine(topology: Topology) -> Topology:
 def first_nodes(topology: Topology, count: int, path: Path) -> Topology:
     """A recipe for fewer nodes takes the first ones of the file, in its order."""
     if len(topology.nodes) < count:
-        raise UsageError(f"{count} nodes must be in {path}, got {len(topology.nodes)}", hint="sparkctl topology show")
+        raise UsageError(
+            f"{count} nodes must be in {path}, got {len(topology.nodes)}", hint="sparkctl topology show"
+        )
     return topology.model_copy(update={"nodes": topology.nodes[:count]})
 
 

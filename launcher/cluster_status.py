@@ -68,7 +68,9 @@ def read_status(record: RunRecord, key: str | None, options: SshOptions) -> Clus
         engine = _server_info(head, plan, key) if serving else {}
         metrics = _metrics(head, plan, key) if serving else {}
     was_ready = record.status == "ready"
-    reports = tuple(describe_node(node, runs[node.name], serving=serving, was_ready=was_ready) for node in plan.nodes)
+    reports = tuple(
+        describe_node(node, runs[node.name], serving=serving, was_ready=was_ready) for node in plan.nodes
+    )
     return ClusterStatus(
         run_id=plan.run_id,
         recipe=plan.recipe,
@@ -82,7 +84,9 @@ def read_status(record: RunRecord, key: str | None, options: SshOptions) -> Clus
 
 
 def _ask(node: NodePlan, plan: LaunchPlan, remote: Remote) -> Answer | None:
-    runs = ask_node(remote, "runs", timeout_s=ANSWER_TIMEOUT_S, state_path=node.state_path, run_id=plan.run_id)["runs"]
+    runs = ask_node(
+        remote, "runs", timeout_s=ANSWER_TIMEOUT_S, state_path=node.state_path, run_id=plan.run_id
+    )["runs"]
     return runs[0] if runs else None
 
 
@@ -90,11 +94,15 @@ def _is_running(result: Result[Answer | None]) -> bool:
     return result.error is None and (result.value or {}).get("status") == "running"
 
 
-def describe_node(node: NodePlan, result: Result[Answer | None], *, serving: bool, was_ready: bool) -> NodeReport:
+def describe_node(
+    node: NodePlan, result: Result[Answer | None], *, serving: bool, was_ready: bool
+) -> NodeReport:
     """Pure. `serving`: the head has just generated a token; `was_ready`: it had done so once."""
 
     def report(status: NodeStatus, detail: str, processes: int = 0) -> NodeReport:
-        return NodeReport(name=node.name, ranks=node.ranks, status=status, detail=detail, num_processes=processes)
+        return NodeReport(
+            name=node.name, ranks=node.ranks, status=status, detail=detail, num_processes=processes
+        )
 
     if result.error is not None:
         return report("unreachable", result.error.message)
@@ -106,14 +114,20 @@ def describe_node(node: NodePlan, result: Result[Answer | None], *, serving: boo
     if run["status"] in ("ended", "damaged"):
         end = state.get("end") or {}
         how = exit_text(end)
-        what = end.get("what") or run.get("problem") or "it ended without a word: the node was rebooted, or all was killed"
+        what = (
+            end.get("what")
+            or run.get("problem")
+            or "it ended without a word: the node was rebooted, or all was killed"
+        )
         return report("dead", f"{what} ({how})" if how else str(what))
     if run["status"] == "orphaned":
         return report("orphaned", f"{len(processes)} process(es) live without a supervisor", len(processes))
     stopped = [process for process in processes if process["state"] == "T"]
     if run["status"] == "frozen" or stopped:
         who = stopped[0] if stopped else {"pid": state.get("supervisor_pid"), "title": "supervisor"}
-        return report("frozen", f"pid {who['pid']} ({who['title'][:40]}) is stopped (SIGSTOP)", len(processes))
+        return report(
+            "frozen", f"pid {who['pid']} ({who['title'][:40]}) is stopped (SIGSTOP)", len(processes)
+        )
     if serving:
         return report("serving", "", len(processes))
     if was_ready:
@@ -123,7 +137,15 @@ def describe_node(node: NodePlan, result: Result[Answer | None], *, serving: boo
 
 def _verdict(reports: tuple[NodeReport, ...]) -> NodeStatus:
     """The worst word of any node: one dead rank and the cluster does not serve."""
-    order: tuple[NodeStatus, ...] = ("orphaned", "unreachable", "frozen", "dead", "not-serving", "loading", "serving")
+    order: tuple[NodeStatus, ...] = (
+        "orphaned",
+        "unreachable",
+        "frozen",
+        "dead",
+        "not-serving",
+        "loading",
+        "serving",
+    )
     words = {report.status for report in reports}
     return next(word for word in order if word in words)
 
@@ -145,7 +167,9 @@ def probe_token(head: Remote, plan: LaunchPlan, key: str | None) -> dict[str, An
         return {"failed": f"the engine's answer was not understood: {error}"}
 
 
-def _http(head: Remote, plan: LaunchPlan, key: str | None, method: str, path: str, body: object = None) -> Answer:
+def _http(
+    head: Remote, plan: LaunchPlan, key: str | None, method: str, path: str, body: object = None
+) -> Answer:
     try:
         return ask_node(
             head, "http", timeout_s=PROBE_TIMEOUT_S + 5, host=plan.api.probe_host, port=plan.api.port, method=method,
@@ -161,7 +185,15 @@ def _server_info(head: Remote, plan: LaunchPlan, key: str | None) -> dict[str, A
     if reply.get("status") != 200:
         return {"failed": reply.get("failed") or f"HTTP {reply['status']}"}
     info = json.loads(reply["body"])
-    wanted = ("version", "tp_size", "ep_size", "nnodes", "max_total_num_tokens", "context_length", "served_model_name")
+    wanted = (
+        "version",
+        "tp_size",
+        "ep_size",
+        "nnodes",
+        "max_total_num_tokens",
+        "context_length",
+        "served_model_name",
+    )
     return {name: info[name] for name in wanted if name in info}
 
 

@@ -85,7 +85,12 @@ class ClusterView:
     def __init__(self, plan: LaunchPlan, now_s: float) -> None:
         self.plan = plan
         self.nodes = {
-            node.name: NodeView(plan=node, tracker=PhaseTracker(rank_is_head=node.is_head), last_beat_s=now_s, text=Phase.STARTING.label)
+            node.name: NodeView(
+                plan=node,
+                tracker=PhaseTracker(rank_is_head=node.is_head),
+                last_beat_s=now_s,
+                text=Phase.STARTING.label,
+            )
             for node in plan.nodes
         }
 
@@ -115,5 +120,6 @@ class ClusterView:
     def all_ranks_live(self, now_s: float) -> bool:
         """Every node answers, and shows as many schedulers as it has ranks."""
         return not self.failed(now_s) and all(
-            view.plan.container is not None or view.num_ranks_alive >= len(view.plan.ranks) for view in self.nodes.values()
+            view.plan.container is not None or view.num_ranks_alive >= len(view.plan.ranks)
+            for view in self.nodes.values()
         )

@@ -12,6 +12,7 @@ from launcher.run_on_all import errors_of
 from launcher.run_record import RunRecord, RunRecords
 from launcher.stop_cluster import stop_nodes
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownResult:
     """`errors`: nodes that could not be asked. `left`: processes that even SIGKILL did not end."""
@@ -47,7 +48,10 @@ def end_run(record: RunRecord, records: RunRecords, options: SshOptions) -> Down
         run_id=plan.run_id,
         seconds=round(time.monotonic() - started, 3),
         answers={name: item.unwrap() for name, item in results.items() if item.error is None},
-        errors={name: f"{error.message} ({error.hint})" if error.hint else error.message for name, error in errors.items()},
+        errors={
+            name: f"{error.message} ({error.hint})" if error.hint else error.message
+            for name, error in errors.items()
+        },
     )
     if not result.problems() and record.status in ("starting", "ready"):
         records.update(record, status="stopped")

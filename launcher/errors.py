@@ -23,6 +23,7 @@ class SparkctlError(Exception):
     """Root of the tree. `message` says what is wrong, `hint` the next command or value, `node` where."""
 
     exit_code = 70
+    shown = False  # True once a person has been told: a failure is told before the clean-up that follows it
 
     def __init__(self, message: str, *, hint: str = "", node: str | None = None) -> None:
         super().__init__(message)

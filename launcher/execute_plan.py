@@ -26,7 +26,9 @@ def start_nodes(plan: LaunchPlan, remotes: Mapping[str, Remote], *, token: str, 
         _start(plan, plan.head, remotes[plan.head.name], token, secrets)
         started.append(plan.head.name)
         workers = {node.name: remotes[node.name] for node in plan.nodes[1:]}
-        results = run_on_all(list(workers.values()), lambda remote: _start(plan, plan.node(remote.node), remote, token, {}))
+        results = run_on_all(
+            list(workers.values()), lambda remote: _start(plan, plan.node(remote.node), remote, token, {})
+        )
         started += [name for name, result in results.items() if result.error is None]
         if errors := errors_of(results):
             raise _first(errors)

@@ -93,9 +93,17 @@ def _culprit(view: ClusterView, failed: NodeView, cause: RootCause) -> RankLabel
     end = failed.end or {}
     if end.get("kind") in ("rank", "frozen") and "signal" in end:
         return _label(failed)
-    if cause.found and cause.rank is not None and (view.nodes[cause.rank.node].end or {}).get("kind") not in SECONDARY_ENDS:
+    if (
+        cause.found
+        and cause.rank is not None
+        and (view.nodes[cause.rank.node].end or {}).get("kind") not in SECONDARY_ENDS
+    ):
         return cause.rank
-    return cause.rank if cause.found and cause.rank is not None and end.get("kind") == "engine" else _label(failed)
+    return (
+        cause.rank
+        if cause.found and cause.rank is not None and end.get("kind") == "engine"
+        else _label(failed)
+    )
 
 
 def exit_text(end: dict[str, Any]) -> str:

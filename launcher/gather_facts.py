@@ -49,7 +49,9 @@ def probes_for_plan(plan: LaunchPlan) -> tuple[NodeProbe, ...]:
         return (own, *_run_ports(plan.run_id)) if node_rank == 0 else (own,)
 
     return tuple(
-        NodeProbe(node=node.node, model_path=node.model_path, runtime=plan.runtime, ports=ports(node.node_rank))
+        NodeProbe(
+            node=node.node, model_path=node.model_path, runtime=plan.runtime, ports=ports(node.node_rank)
+        )
         for node in plan.nodes
     )
 
@@ -59,7 +61,9 @@ def _run_ports(run_id: str) -> PortList:
 
 
 def gather_facts(
-    remotes: Mapping[str, Remote], probes: tuple[NodeProbe, ...], tell: Callable[[str], None] = lambda text: None
+    remotes: Mapping[str, Remote],
+    probes: tuple[NodeProbe, ...],
+    tell: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Result[NodeFacts]]:
     """Facts or the error of every node. `tell` gets a line as each node answers, from several threads."""
     by_name = {probe.node.name: probe for probe in probes}
@@ -85,7 +89,9 @@ def gather_facts(
 
 def describe_facts(facts: NodeFacts) -> str:
     """One line for the progress of a launch: who answered, and what is installed there."""
-    engine = facts.engine.problem or (f"sglang {facts.engine.sglang}" if facts.engine.sglang else "engine in a container")
+    engine = facts.engine.problem or (
+        f"sglang {facts.engine.sglang}" if facts.engine.sglang else "engine in a container"
+    )
     parts = [f"connected to {facts.hostname} as {facts.user}", engine]
     if facts.model is not None:
         size = f" ({facts.model.weight_bytes / 2**30:.2f} GiB)" if facts.model.weight_bytes else ""

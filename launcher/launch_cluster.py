@@ -43,6 +43,8 @@ class Progress(Protocol):
 
     def cluster(self, view: ClusterView, elapsed_s: float) -> None: ...
 
+    def failure(self, error: SparkctlError) -> None: ...
+
 
 @dataclass(slots=True)
 class Stopwatch:
@@ -120,7 +122,9 @@ def _end_run(run_id: str, facts: Facts, remote: Remote) -> Answer:
 def launch(plan: LaunchPlan, remotes: Mapping[str, Remote], records: RunRecords, progress: Progress,
            watch_time: Stopwatch, *, skip: tuple[str, ...] = ()) -> LaunchResult:  # fmt: skip
     """Start the plan and wait for a first token. On any failure, Ctrl-C included, everything started is ended."""
-    record = RunRecord(plan=plan, status="starting", started_unix=time.time(), timings={}, skipped_checks=skip)
+    record = RunRecord(
+        plan=plan, status="starting", started_unix=time.time(), timings={}, skipped_checks=skip
+    )
     records.save(record)
     try:
         # Also on disk before anything runs: a launcher that is killed here leaves a run that `down` can find.
@@ -160,9 +164,23 @@ def await_ready(watch: ClusterWatch, remotes: Mapping[str, Remote], progress: Pr
                     f"{watch.token_error or 'no answer'}",
                     hint=f"sparkctl logs --run {plan.run_id}; or raise limits.ready_timeout_s in the recipe",
                 )
-    except BaseException:
-        stop_nodes(plan, remotes)
+    except BaseException as error:
+        if isinstance(error, SparkctlError):
+            progress.failure(error)
+        end_all(plan, remotes, progress)
         raise
+
+
+def end_all(plan: LaunchPlan, remotes: Mapping[str, Remote], progress: Progress) -> None:
+    """End the run everywhere after a failure that has been told; a node that cannot be reached is named."""
+    started_s = time.monotonic()
+    for name, error in errors_of(stop_nodes(plan, remotes)).items():
+        progress.step(
+            f"{name} could not be asked to end the run: {error.message}; it ends by itself when it misses its peers"
+        )
+    progress.step(
+        f"run {plan.run_id} is ended on the nodes that answer ({time.monotonic() - started_s:.1f} s); logs are kept"
+    )
 
 
 def raise_if_failed(watch: ClusterWatch) -> None:

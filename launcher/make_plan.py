@@ -10,7 +10,13 @@ from launcher.errors import ConfigError, PreflightRefused
 from launcher.node_facts import NodeFacts
 from launcher.plan import SCHEMA_VERSION, ApiPlan, HeartbeatPlan, LaunchPlan, NodePlan, RunLimits
 from launcher.recipe import Recipe
-from launcher.sglang_command import docker_command, engine_environment, not_supported_yet, server_options, venv_command
+from launcher.sglang_command import (
+    docker_command,
+    engine_environment,
+    not_supported_yet,
+    server_options,
+    venv_command,
+)
 from launcher.topology import Node, Topology
 
 # Rendezvous ports: below the range that Linux hands out to clients (32768 and up), above the usual services.
@@ -51,13 +57,17 @@ def check_fit(recipe: Recipe, topology: Topology) -> None:
             )
 
 
-def make_plan(recipe: Recipe, topology: Topology, facts: Mapping[str, NodeFacts], *, run_id: str) -> LaunchPlan:
+def make_plan(
+    recipe: Recipe, topology: Topology, facts: Mapping[str, NodeFacts], *, run_id: str
+) -> LaunchPlan:
     """Raises ConfigError when recipe and topology do not fit, PreflightRefused when a node's fabric cannot be resolved."""
     check_fit(recipe, topology)
     rendezvous_port, heartbeat_port = run_ports(run_id)
     head = topology.nodes[0]
     head_address = host_ip(head, facts[head.name])
-    rendezvous = f"[{head_address}]:{rendezvous_port}" if ":" in head_address else f"{head_address}:{rendezvous_port}"
+    rendezvous = (
+        f"[{head_address}]:{rendezvous_port}" if ":" in head_address else f"{head_address}:{rendezvous_port}"
+    )
     num_workers = len(topology.nodes) - 1
     return LaunchPlan(
         schema_version=SCHEMA_VERSION,
@@ -95,7 +105,9 @@ def make_plan(recipe: Recipe, topology: Topology, facts: Mapping[str, NodeFacts]
     )
 
 
-def _plan_node(recipe: Recipe, node: Node, facts: NodeFacts, node_rank: int, run_id: str, rendezvous: str) -> NodePlan:
+def _plan_node(
+    recipe: Recipe, node: Node, facts: NodeFacts, node_rank: int, run_id: str, rendezvous: str
+) -> NodePlan:
     gpus = recipe.parallelism.gpus_per_node
     model_path = facts.model.path if facts.model else recipe.model.path
     gid_index, notes = _gid_index(node, facts)
@@ -113,7 +125,11 @@ def _plan_node(recipe: Recipe, node: Node, facts: NodeFacts, node_rank: int, run
         engram_path=facts.paths["engram"],
     )
     options = server_options(
-        recipe, node_rank=node_rank, rendezvous=rendezvous, model_path=model_path, port=node_port(recipe, node_rank)
+        recipe,
+        node_rank=node_rank,
+        rendezvous=rendezvous,
+        model_path=model_path,
+        port=node_port(recipe, node_rank),
     )
     container = f"sparkctl-{run_id}-{node.name}" if recipe.engine.runtime == "docker" else None
     if container:
@@ -156,7 +172,9 @@ def host_ip(node: Node, facts: NodeFacts) -> str:
 
 
 def _names(facts: NodeFacts) -> str:
-    return ", ".join(f"{item.name} {'/'.join(item.addresses) or 'without address'}" for item in facts.interfaces)
+    return ", ".join(
+        f"{item.name} {'/'.join(item.addresses) or 'without address'}" for item in facts.interfaces
+    )
 
 
 def _gid_index(node: Node, facts: NodeFacts) -> tuple[int | None, tuple[str, ...]]:
@@ -184,4 +202,6 @@ def _gid_index(node: Node, facts: NodeFacts) -> tuple[int | None, tuple[str, ...
     if not indices:
         return None, ()
     listed = ", ".join(f"{name} {index}" for name, index in indices.items())
-    return None, (f"NCCL_IB_GID_INDEX is left unset: the HCAs' RoCE v2 GIDs differ ({listed}); NCCL resolves each",)
+    return None, (
+        f"NCCL_IB_GID_INDEX is left unset: the HCAs' RoCE v2 GIDs differ ({listed}); NCCL resolves each",
+    )

@@ -47,12 +47,20 @@ def merge_logs(plan: LaunchPlan, options: SshOptions, *, nodes: tuple[str, ...],
     unknown = set(nodes) - {node.name for node in chosen}
     if unknown:
         known = ", ".join(node.name for node in plan.nodes)
-        raise UsageError(f"--node must be one of {known}, got {', '.join(sorted(unknown))}", hint="sparkctl status")
+        raise UsageError(
+            f"--node must be one of {known}, got {', '.join(sorted(unknown))}", hint="sparkctl status"
+        )
     masker = Masker(secrets)
     items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
     with connect_all([node.node for node in chosen], options) as remotes:
         for node in chosen:
-            request = {"state_path": node.state_path, "run_id": plan.run_id, "lines": lines, "follow": follow, "name": name}
+            request = {
+                "state_path": node.state_path,
+                "run_id": plan.run_id,
+                "lines": lines,
+                "follow": follow,
+                "name": name,
+            }
             threading.Thread(target=_read, args=(remotes[node.name], request, items), daemon=True).start()
         if not follow:
             yield from _by_time(list(_collect(items, len(chosen))), masker)

@@ -28,7 +28,13 @@ class ApiPlan:
     @property
     def probe_host(self) -> str:
         """Where the head itself reaches the API."""
-        return "127.0.0.1" if self.host in ("0.0.0.0", "localhost") else "::1" if self.host == "::" else self.host
+        return (
+            "127.0.0.1"
+            if self.host in ("0.0.0.0", "localhost")
+            else "::1"
+            if self.host == "::"
+            else self.host
+        )
 
     @property
     def url(self) -> str:

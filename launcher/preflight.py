@@ -122,7 +122,9 @@ def _ports(plan: LaunchPlan, node: NodePlan, facts: NodeFacts) -> Iterator[Findi
 
 def _fabric(node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:
     fabric = node.node.fabric
-    names = ", ".join(f"{item.name} {'/'.join(item.addresses) or 'without address'}" for item in facts.interfaces)
+    names = ", ".join(
+        f"{item.name} {'/'.join(item.addresses) or 'without address'}" for item in facts.interfaces
+    )
     interface = facts.interface(fabric.interface)
     if interface is None:
         yield _refuse(
@@ -147,4 +149,9 @@ def _same_versions(plan: LaunchPlan, facts: Mapping[str, NodeFacts]) -> Iterator
         if len(set(versions.values())) > 1:
             listed = ", ".join(f"{node} {version}" for node, version in versions.items())
             message = f"{name} must be the same on all nodes, got {listed}"
-            yield _refuse("same-versions", plan.nodes[-1], message, "install the same versions everywhere (docs/install.md)")
+            yield _refuse(
+                "same-versions",
+                plan.nodes[-1],
+                message,
+                "install the same versions everywhere (docs/install.md)",
+            )

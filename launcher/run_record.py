@@ -71,7 +71,9 @@ class RunRecords:
         path = self.root / run_id / "record.json"
         if "/" in run_id or not path.is_file():
             known = ", ".join(self.run_ids()[:3]) or "none"
-            raise NoSuchRun(f"there must be a run {run_id}, this machine has {known}", hint="sparkctl status --all")
+            raise NoSuchRun(
+                f"there must be a run {run_id}, this machine has {known}", hint="sparkctl status --all"
+            )
         value = json.loads(path.read_text())
         return RunRecord(
             plan=plan_from_json(json.dumps(value["plan"]), source=str(path)),
@@ -86,7 +88,9 @@ class RunRecords:
         """Newest first: ids begin with their time."""
         if not self.root.is_dir():
             return []
-        return sorted((path.name for path in self.root.iterdir() if (path / "record.json").is_file()), reverse=True)
+        return sorted(
+            (path.name for path in self.root.iterdir() if (path / "record.json").is_file()), reverse=True
+        )
 
     def open_records(self) -> list[RunRecord]:
         """Runs that nobody has seen end, newest first."""
@@ -100,7 +104,9 @@ class RunRecords:
         still_open = self.open_records()
         if len(still_open) > 1:
             listed = ", ".join(record.run_id for record in still_open)
-            raise UsageError(f"one run must be chosen, {len(still_open)} are open: {listed}", hint="add --run RUN_ID")
+            raise UsageError(
+                f"one run must be chosen, {len(still_open)} are open: {listed}", hint="add --run RUN_ID"
+            )
         if still_open:
             return still_open[0]
         newest = self.run_ids()

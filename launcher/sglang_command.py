@@ -13,7 +13,9 @@ from launcher.topology import Node
 BASE_PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def server_options(recipe: Recipe, *, node_rank: int, rendezvous: str, model_path: str, port: int) -> tuple[str, ...]:
+def server_options(
+    recipe: Recipe, *, node_rank: int, rendezvous: str, model_path: str, port: int
+) -> tuple[str, ...]:
     """`sglang.launch_server` options of one node. Workers serve only a health port, so they stay on loopback."""
     parallel, server, dspark = recipe.parallelism, recipe.server, recipe.extensions.dspark
     words = ["--model-path", model_path, "--served-model-name", recipe.served_name]
@@ -27,7 +29,12 @@ def server_options(recipe: Recipe, *, node_rank: int, rendezvous: str, model_pat
     for key, option in TYPED_FLAGS.items():
         words += option_words(option, getattr(server, key))
     if dspark.enabled:
-        words += ["--speculative-algorithm", "DSPARK", "--speculative-dspark-block-size", str(dspark.block_size)]
+        words += [
+            "--speculative-algorithm",
+            "DSPARK",
+            "--speculative-dspark-block-size",
+            str(dspark.block_size),
+        ]
     if recipe.extensions.experts.backend != "auto" and server.moe_runner_backend is None:
         words += ["--moe-runner-backend", recipe.extensions.experts.backend]
     for option, value in sorted(server.flags.items()):
@@ -119,7 +126,16 @@ def docker_command(image: str, container: str, environment: dict[str, str], *, m
     """Least privilege that RDMA and CUDA allow. Values of variables are taken from docker's own environment,
     so none stands in argv. The run's directory is mounted for the secret options and the rank's report."""
     words = ["docker", "run", "--rm", "--init", "--name", container, "--network", "host", "--ipc", "host"]
-    words += ["--gpus", "all", "--ulimit", "memlock=-1", "--cap-add", "IPC_LOCK", "--device", "/dev/infiniband"]
+    words += [
+        "--gpus",
+        "all",
+        "--ulimit",
+        "memlock=-1",
+        "--cap-add",
+        "IPC_LOCK",
+        "--device",
+        "/dev/infiniband",
+    ]
     words += ["--mount", f"type=bind,src={model_path},dst={model_path},readonly"]
     words += ["--mount", f"type=bind,src={cache_path},dst={cache_path}"]
     words += ["--mount", f"type=bind,src={run_dir},dst={run_dir}"]

@@ -15,7 +15,9 @@ MARGIN_S = 10.0
 SUPERVISOR_TIMEOUT_S = 4.5
 
 
-def stop_nodes(plan: LaunchPlan, remotes: Mapping[str, Remote], *, memory_timeout_s: float = 0.0) -> dict[str, Result[Answer]]:
+def stop_nodes(
+    plan: LaunchPlan, remotes: Mapping[str, Remote], *, memory_timeout_s: float = 0.0
+) -> dict[str, Result[Answer]]:
     """End the plan's run on those of its nodes that have a remote. Never raises for a node: see the results."""
 
     def stop(remote: Remote) -> Answer:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from launcher.cli import down, logs, plan, recipe, status, tiny_model, topology, up
+from launcher.cli.show_error import show_error
 from launcher.errors import SparkctlError
 
 app = typer.Typer(
@@ -61,7 +62,8 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except SparkctlError as error:
-        show_error(error)
+        if not error.shown:
+            show_error(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
@@ -70,13 +72,3 @@ def main() -> None:
         # The reader of our output went away (`sparkctl logs | head`): nothing is wrong.
         sys.stderr.close()
         sys.exit(0)
-
-
-def show_error(error: SparkctlError) -> None:
-    """`error:` with node and message, then the next command to type."""
-    first, *rest = str(error).splitlines() or [""]
-    typer.secho(f"error: {first}", err=True, fg=typer.colors.RED)
-    for line in rest:
-        typer.echo(f"  {line}", err=True)
-    if error.hint:
-        typer.echo(f"  -> {error.hint}", err=True)

@@ -43,7 +43,9 @@ def down(
         else:
             typer.echo("nothing to end: this machine has no open run")
             return
-    results = [end_run(record, records, SshOptions(accept_new_host_keys=accept_new_host_keys)) for record in chosen]
+    results = [
+        end_run(record, records, SshOptions(accept_new_host_keys=accept_new_host_keys)) for record in chosen
+    ]
     if json:
         typer.echo(json_module.dumps([result.as_dict() for result in results], indent=2))
     else:
@@ -51,7 +53,9 @@ def down(
             typer.echo(_describe(result))
     failed = [result for result in results if result.errors or result.left]
     if failed:
-        problems = "; ".join(f"{node}: {text}" for result in failed for node, text in result.problems().items())
+        problems = "; ".join(
+            f"{node}: {text}" for result in failed for node, text in result.problems().items()
+        )
         raise NodeUnreachable(
             f"some nodes may still run: {problems}",
             hint=f"when they can be reached again: sparkctl down --run {failed[0].run_id}",

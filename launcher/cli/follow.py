@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 import typer
 
 from launcher.cli.show_progress import LiveProgress
 from launcher.errors import RankDied
-from launcher.launch_cluster import PUMP_S, raise_if_failed
+from launcher.launch_cluster import PUMP_S, end_all, raise_if_failed
 from launcher.remote import Remote
 from launcher.run_record import RunRecord, RunRecords
-from launcher.stop_cluster import stop_nodes
 from launcher.watch_cluster import watching
 
 ALL_STOPPED = "stopped"
 
 
-def follow_cluster(record: RunRecord, remotes: Mapping[str, Remote], records: RunRecords, progress: LiveProgress) -> None:
+def follow_cluster(
+    record: RunRecord, remotes: Mapping[str, Remote], records: RunRecords, progress: LiveProgress
+) -> None:
     """Blocks until the run ends. Ctrl-C detaches: the cluster goes on. RankDied when a rank fails, all ended."""
     plan = record.plan
     progress.step("following; Ctrl-C detaches and leaves the cluster running")
@@ -47,8 +47,7 @@ def follow_cluster(record: RunRecord, remotes: Mapping[str, Remote], records: Ru
                 err=True,
             )
         except RankDied as error:
-            started = time.monotonic()
-            stop_nodes(plan, remotes)
+            progress.failure(error)
             records.update(record, status="failed", note=str(error))
-            error.message += f"\nall nodes were ended {time.monotonic() - started:.1f} s after that; logs are kept"
+            end_all(plan, remotes, progress)
             raise

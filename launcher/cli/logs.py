@@ -11,10 +11,18 @@ from launcher.cli.options import AcceptKeysOption, RunOption
 
 def logs(
     run: RunOption = None,
-    node: Annotated[list[str] | None, typer.Option("--node", help="Only this node (may be repeated).")] = None,
-    lines: Annotated[int, typer.Option("--lines", "-l", min=0, help="Last lines of each node; 0 for all.")] = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the logs grow, until the run ends.")] = False,
-    supervisor: Annotated[bool, typer.Option("--supervisor", help="The supervisor's own log instead.")] = False,
+    node: Annotated[
+        list[str] | None, typer.Option("--node", help="Only this node (may be repeated).")
+    ] = None,
+    lines: Annotated[
+        int, typer.Option("--lines", "-l", min=0, help="Last lines of each node; 0 for all.")
+    ] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as the logs grow, until the run ends.")
+    ] = False,
+    supervisor: Annotated[
+        bool, typer.Option("--supervisor", help="The supervisor's own log instead.")
+    ] = False,
     accept_new_host_keys: AcceptKeysOption = False,
     json: Annotated[bool, typer.Option("--json", help='One JSON object a line: {"node", "line"}.')] = False,
 ) -> None:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptKeysOption, JsonOption, NodesOption, PortOption, RecipeOption, TopologyOption
+from launcher.cli.options import (
+    AcceptKeysOption,
+    JsonOption,
+    NodesOption,
+    PortOption,
+    RecipeOption,
+    TopologyOption,
+)
 
 if TYPE_CHECKING:
     from launcher.plan import LaunchPlan
@@ -18,8 +25,12 @@ def plan(
     recipe: RecipeOption = None,
     topology: TopologyOption = None,
     port: PortOption = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan here, for `up --plan`.")] = None,
-    run_id: Annotated[str | None, typer.Option("--run-id", help="Plan for this run id instead of a new one.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the plan here, for `up --plan`.")
+    ] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run-id", help="Plan for this run id instead of a new one.")
+    ] = None,
     accept_new_host_keys: AcceptKeysOption = False,
     json: JsonOption = False,
 ) -> None:

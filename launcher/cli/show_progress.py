@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from launcher.cli.show_error import show_error
 from launcher.cluster_view import ClusterView
 from launcher.engine_phase import Phase
+from launcher.errors import SparkctlError
 from launcher.preflight import Finding
 
 
@@ -31,6 +33,12 @@ class LiveProgress:
     def finding(self, finding: Finding) -> None:
         if finding.level == "warn":
             typer.echo(f"warning: {finding.node}: {finding.message}\n  -> {finding.hint}", err=True)
+
+    def failure(self, error: SparkctlError) -> None:
+        """Tell it at once; what is ended after it may take seconds."""
+        self.close()
+        show_error(error)
+        error.shown = True
 
     def cluster(self, view: ClusterView, elapsed_s: float) -> None:
         if self._console.is_terminal:
@@ -52,7 +60,9 @@ class LiveProgress:
     def __enter__(self) -> LiveProgress:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import typer
 
 from launcher.call_node import ask_node
-from launcher.errors import SparkctlError
 from launcher.launch_cluster import LaunchResult
 from launcher.plan import LaunchPlan
 from launcher.remote import Remote
@@ -21,7 +20,9 @@ CHAT_TOKENS = 32
 CHAT_TIMEOUT_S = 120.0
 
 
-def show_ready(result: LaunchResult, remotes: Mapping[str, Remote], records: RunRecords, *, as_json: bool) -> None:
+def show_ready(
+    result: LaunchResult, remotes: Mapping[str, Remote], records: RunRecords, *, as_json: bool
+) -> None:
     """A chat request gives tokens/s; then the table. `as_json`: the same facts as one object."""
     plan = result.record.plan
     key = records.read_key(plan.run_id)
@@ -89,15 +90,26 @@ def ready_text(result: LaunchResult, chat: dict[str, Any], records: RunRecords) 
     rows = [("node", "rank", "state", "engine")]
     for view in result.view.nodes.values():
         role = "head" if view.plan.is_head else "worker"
-        rows.append((view.name, ",".join(map(str, view.plan.ranks)), f"serving ({role})", f"sglang {plan.sglang_version}"))
+        rows.append(
+            (
+                view.name,
+                ",".join(map(str, view.plan.ranks)),
+                f"serving ({role})",
+                f"sglang {plan.sglang_version}",
+            )
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
     lines += ["", f"ready after {ready_s:.1f} s (engine {timings['engine_s']:.1f} s), run {plan.run_id}"]
     if "failed" in chat:
         lines.append(f"chat: failed: {chat['failed']}")
     else:
         rate = chat["tokens"] / chat["seconds"]
-        lines.append(f"chat: {chat['tokens']} tokens in {chat['seconds']:.2f} s, {rate:.1f} tokens/s: {chat['text'].strip()[:100]!r}")
+        lines.append(
+            f"chat: {chat['tokens']} tokens in {chat['seconds']:.2f} s, {rate:.1f} tokens/s: {chat['text'].strip()[:100]!r}"
+        )
     lines += ["", f"URL    {plan.api.url}/v1"]
     if plan.head.node.connection != "local" and plan.api.host in ("127.0.0.1", "localhost", "::1"):
         lines.append(f"       on {plan.head.name} only; from here: {tunnel_command(plan)}")
@@ -117,11 +129,11 @@ def tunnel_command(plan: LaunchPlan) -> str:
 
 def curl_line(plan: LaunchPlan, records: RunRecords) -> str:
     """Ready to paste. A key is read from its file by the shell, so that it stands neither here nor in a history."""
-    body = json.dumps({"model": plan.api.served_name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32})
+    body = json.dumps(
+        {"model": plan.api.served_name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32}
+    )
     line = f"curl -s {plan.api.url}/v1/chat/completions -H 'Content-Type: application/json' "
     if plan.api.needs_key:
         path = shlex.quote(str(records.key_path(plan.run_id)))
         line += f'-H @<(printf "Authorization: Bearer %s" "$(cat {path})") '
     return line + f"-d {shlex.quote(body)}"
-
-

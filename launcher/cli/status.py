@@ -17,7 +17,9 @@ EXIT_NOT_SERVING = 6
 
 def status(
     run: RunOption = None,
-    all_runs: Annotated[bool, typer.Option("--all", help="List every run that this machine remembers.")] = False,
+    all_runs: Annotated[
+        bool, typer.Option("--all", help="List every run that this machine remembers.")
+    ] = False,
     accept_new_host_keys: AcceptKeysOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -52,7 +54,13 @@ def _list_runs(records: RunRecords, *, as_json: bool) -> None:
     listed = [records.load(run_id) for run_id in records.run_ids()]
     if as_json:
         rows = [
-            {"run_id": item.run_id, "status": item.status, "recipe": item.plan.recipe, "nodes": len(item.plan.nodes), "note": item.note}
+            {
+                "run_id": item.run_id,
+                "status": item.status,
+                "recipe": item.plan.recipe,
+                "nodes": len(item.plan.nodes),
+                "note": item.note,
+            }
             for item in listed
         ]
         typer.echo(json_module.dumps(rows, indent=2))
@@ -61,7 +69,9 @@ def _list_runs(records: RunRecords, *, as_json: bool) -> None:
         typer.echo("no run was started from this machine; start one: sparkctl up --nodes 3")
     for item in listed:
         note = f"  {item.note.splitlines()[0][:100]}" if item.note else ""
-        typer.echo(f"{item.run_id}  {item.status:8}  {item.plan.recipe} on {len(item.plan.nodes)} node(s){note}")
+        typer.echo(
+            f"{item.run_id}  {item.status:8}  {item.plan.recipe} on {len(item.plan.nodes)} node(s){note}"
+        )
 
 
 def describe_status(found: ClusterStatus) -> str:
@@ -69,9 +79,13 @@ def describe_status(found: ClusterStatus) -> str:
     lines = [f"run {found.run_id} ({found.recipe}): {found.verdict}"]
     for node in found.nodes:
         detail = f"  {node.detail}" if node.detail else ""
-        lines.append(f"  {node.name.ljust(width)}  rank {','.join(map(str, node.ranks))}  {node.status}{detail}")
+        lines.append(
+            f"  {node.name.ljust(width)}  rank {','.join(map(str, node.ranks))}  {node.status}{detail}"
+        )
     if found.probe and "token" in found.probe:
-        lines.append(f"  token {found.probe['token']!r} generated in {found.probe['seconds'] * 1000:.0f} ms; {found.url}")
+        lines.append(
+            f"  token {found.probe['token']!r} generated in {found.probe['seconds'] * 1000:.0f} ms; {found.url}"
+        )
     elif found.probe:
         lines.append(f"  no token: {found.probe['failed']}")
     if found.engine:

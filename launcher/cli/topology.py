@@ -28,7 +28,8 @@ def init_topology(
     identity: Annotated[str | None, typer.Option(help="Private key file; default: agent, ~/.ssh.")] = None,
     layout: Annotated[Layout | None, typer.Option(help="How the nodes are cabled.")] = None,
     output: Annotated[
-        Path | None, typer.Option(help="File to write, - prints it. Default: ~/.config/sparkctl/topology.yaml.")
+        Path | None,
+        typer.Option(help="File to write, - prints it. Default: ~/.config/sparkctl/topology.yaml."),
     ] = None,
     probe: Annotated[
         bool, typer.Option(help="Ask each node over SSH for its fabric address, interface and HCAs.")

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptKeysOption, JsonOption, NodesOption, PortOption, RecipeOption, TopologyOption
+from launcher.cli.options import (
+    AcceptKeysOption,
+    JsonOption,
+    NodesOption,
+    PortOption,
+    RecipeOption,
+    TopologyOption,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,13 +32,18 @@ def up(
     recipe: RecipeOption = None,
     topology: TopologyOption = None,
     port: PortOption = None,
-    plan: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Carry out this plan, word for word.")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="End an earlier run on these nodes first.")] = False,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="FILE", help="Carry out this plan, word for word.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="End an earlier run on these nodes first.")
+    ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Stay and watch; Ctrl-C leaves the cluster running.")
     ] = False,
     skip: Annotated[
-        list[str] | None, typer.Option("--skip", metavar="CHECK", help="Start although this check refuses (recorded).")
+        list[str] | None,
+        typer.Option("--skip", metavar="CHECK", help="Start although this check refuses (recorded)."),
     ] = None,
     no_api_key: Annotated[
         bool, typer.Option("--no-api-key", help="Serve without a key although the API is not on loopback.")
@@ -65,7 +77,9 @@ def up(
         source = plan_from_json(_read(plan), source=str(plan))
         targets: tuple[Node, ...] = tuple(node.node for node in source.nodes)
     else:
-        source = _with_key_rule(choose_inputs(recipe=recipe, topology=topology, nodes=nodes, port=port), no_api_key)
+        source = _with_key_rule(
+            choose_inputs(recipe=recipe, topology=topology, nodes=nodes, port=port), no_api_key
+        )
         targets = source.topology.nodes
     skipped = tuple(skip or ())
     with (
@@ -91,11 +105,15 @@ def _make_plan(
     from launcher.plan import LaunchPlan
 
     if isinstance(source, LaunchPlan):
-        progress.step(f"carrying out plan {source.run_id}: recipe {source.recipe} on topology {source.topology}")
+        progress.step(
+            f"carrying out plan {source.run_id}: recipe {source.recipe} on topology {source.topology}"
+        )
         made, facts = source, require_facts(gather_facts(remotes, probes_for_plan(source), progress.step))
     else:
         progress.step(f"{source.how}; asking {len(remotes)} node(s)")
-        made, facts = prepare(source.recipe, source.topology, remotes, run_id=new_run_id(), tell=progress.step)
+        made, facts = prepare(
+            source.recipe, source.topology, remotes, run_id=new_run_id(), tell=progress.step
+        )
     if replace and any(own.live_runs for own in facts.values()):
         end_earlier_runs(facts, remotes, progress)
         facts = require_facts(gather_facts(remotes, probes_for_plan(made)))
@@ -136,4 +154,6 @@ def _read(path: Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the plan {path} cannot be read: {error}", hint="sparkctl plan --output plan.json") from error
+        raise UsageError(
+            f"the plan {path} cannot be read: {error}", hint="sparkctl plan --output plan.json"
+        ) from error

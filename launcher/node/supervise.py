@@ -8,7 +8,6 @@ fell silent, or when asked to (SIGTERM). Each end is written to state.json with 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import queue
 import signal

@@ -11,7 +11,6 @@ import os
 import select
 import sys
 import time
-from pathlib import Path
 
 from launcher.node.answer import Refused, answer
 from launcher.node.list_runs import living_processes

@@ -1,0 +1,17 @@
+"""How an error looks on the terminal."""
+
+from __future__ import annotations
+
+import typer
+
+from launcher.errors import SparkctlError
+
+
+def show_error(error: SparkctlError) -> None:
+    """`error:` with node and message, then the next command to type."""
+    first, *rest = str(error).splitlines() or [""]
+    typer.secho(f"error: {first}", err=True, fg=typer.colors.RED)
+    for line in rest:
+        typer.echo(f"  {line}", err=True)
+    if error.hint:
+        typer.echo(f"  -> {error.hint}", err=True)
