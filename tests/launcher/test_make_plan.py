@@ -38,13 +38,20 @@ def make_topology(**fabric: Any) -> Topology:
         }
         for i, letter in ((1, "a"), (2, "b"))
     ]
-    return Topology.model_validate({"schema_version": 1, "name": "t", "links": {"layout": "pair"}, "nodes": nodes})
+    return Topology.model_validate(
+        {"schema_version": 1, "name": "t", "links": {"layout": "pair"}, "nodes": nodes}
+    )
 
 
-def plan_of(recipe: Recipe | None = None, topology: Topology | None = None, run_id: str = "r1", **facts: Any) -> LaunchPlan:
+def plan_of(
+    recipe: Recipe | None = None, topology: Topology | None = None, run_id: str = "r1", **facts: Any
+) -> LaunchPlan:
     recipe, topology = recipe or make_recipe(), topology or make_topology()
     return make_plan(
-        recipe, topology, {node.name: make_facts(node, recipe, **facts) for node in topology.nodes}, run_id=run_id
+        recipe,
+        topology,
+        {node.name: make_facts(node, recipe, **facts) for node in topology.nodes},
+        run_id=run_id,
     )
 
 
@@ -52,11 +59,20 @@ def test_every_node_has_its_own_names() -> None:
     plan = plan_of()
     first, second = plan.nodes
     assert first.environment["GLOO_SOCKET_IFNAME"] == first.environment["NCCL_SOCKET_IFNAME"] == "enp1s0f0np0"
-    assert second.environment["GLOO_SOCKET_IFNAME"] == second.environment["NCCL_SOCKET_IFNAME"] == "enp2s0f0np0"
-    assert (first.environment["SGLANG_HOST_IP"], second.environment["SGLANG_HOST_IP"]) == ("10.1.0.1", "10.1.0.2")
+    assert (
+        second.environment["GLOO_SOCKET_IFNAME"] == second.environment["NCCL_SOCKET_IFNAME"] == "enp2s0f0np0"
+    )
+    assert (first.environment["SGLANG_HOST_IP"], second.environment["SGLANG_HOST_IP"]) == (
+        "10.1.0.1",
+        "10.1.0.2",
+    )
     assert (first.environment["HOME"], second.environment["HOME"]) == ("/home/user-a", "/home/user-b")
     assert second.argv[0] == "/home/user-b/.local/share/sparkctl/venv/bin/python"
-    assert second.argv[second.argv.index("--dist-init-addr") + 1] == plan.rendezvous == f"10.1.0.1:{run_ports('r1')[0]}"
+    assert (
+        second.argv[second.argv.index("--dist-init-addr") + 1]
+        == plan.rendezvous
+        == f"10.1.0.1:{run_ports('r1')[0]}"
+    )
 
 
 def test_workers_serve_on_loopback_even_when_the_api_is_exposed() -> None:
@@ -90,7 +106,12 @@ def test_gid_index_is_the_one_of_the_fabric_address() -> None:
 
 def test_gid_index_is_left_unset_where_hcas_differ_and_the_plan_says_so() -> None:
     hcas = [
-        {"name": name, "netdev": "e", "state": "4: ACTIVE", "rocev2_gids": [{"index": index, "address": "10.9.9.9"}]}
+        {
+            "name": name,
+            "netdev": "e",
+            "state": "4: ACTIVE",
+            "rocev2_gids": [{"index": index, "address": "10.9.9.9"}],
+        }
         for name, index in zip(HCAS, (3, 5), strict=True)
     ]
     plan = plan_of(hcas=hcas)
@@ -112,7 +133,9 @@ def test_bootstrap_interface_gives_the_address() -> None:
 
 
 def test_bootstrap_interface_without_address_is_refused() -> None:
-    interfaces = [{"name": "enp1s0f0np0", "addresses": ["10.1.0.1"], "mtu": 9000, "state": "up", "speed_mbps": 1}]
+    interfaces = [
+        {"name": "enp1s0f0np0", "addresses": ["10.1.0.1"], "mtu": 9000, "state": "up", "speed_mbps": 1}
+    ]
     with pytest.raises(PreflightRefused, match="socket_interface must be"):
         plan_of(topology=make_topology(socket_interface="enP7s7"), interfaces=interfaces)
 
@@ -129,7 +152,9 @@ def test_wrong_number_of_gpus_is_refused() -> None:
 
 def test_docker_takes_values_from_its_environment_not_from_argv() -> None:
     image = "lmsysorg/sglang@sha256:" + "0" * 64
-    plan = plan_of(make_recipe(engine={"runtime": "docker", "image": image}, environment={"SOME": "va'lue x"}))
+    plan = plan_of(
+        make_recipe(engine={"runtime": "docker", "image": image}, environment={"SOME": "va'lue x"})
+    )
     node = plan.nodes[0]
     assert node.container == "sparkctl-r1-spark-a"
     assert "va'lue x" not in " ".join(node.argv)
@@ -181,7 +206,9 @@ def test_what_is_no_plan_is_refused(text: str) -> None:
 
 
 def test_a_plan_of_another_version_is_refused() -> None:
-    text = plan_to_json(plan_of()).replace('"schema_version": 1,\n  "sglang', '"schema_version": 9,\n  "sglang')
+    text = plan_to_json(plan_of()).replace(
+        '"schema_version": 1,\n  "sglang', '"schema_version": 9,\n  "sglang'
+    )
     assert '"schema_version": 9' in text
     with pytest.raises(ConfigError, match="must have schema_version 1, got 9"):
         plan_from_json(text)

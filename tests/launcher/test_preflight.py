@@ -33,16 +33,37 @@ def test_healthy_nodes_have_no_findings() -> None:
             "sparkctl down --run r0",
         ),
         ("state-directory", {"state_problem": "/x is not writable"}, "/x is not writable", "paths.state"),
-        ("engine", {"engine": {"problem": "there is no /v/bin/python"}}, "there is no /v/bin/python", "paths.engine"),
+        (
+            "engine",
+            {"engine": {"problem": "there is no /v/bin/python"}},
+            "there is no /v/bin/python",
+            "paths.engine",
+        ),
         (
             "engine-version",
-            {"engine": {"problem": None, "python": "p", "sglang": "0.5.21", "sparkctl": "0.1.0", "torch": "2.14.1"}},
+            {
+                "engine": {
+                    "problem": None,
+                    "python": "p",
+                    "sglang": "0.5.21",
+                    "sparkctl": "0.1.0",
+                    "torch": "2.14.1",
+                }
+            },
             "sglang must be 0.5.23, got 0.5.21",
             "engine.sglang_version",
         ),
         (
             "engine-plugin",
-            {"engine": {"problem": None, "python": "p", "sglang": "0.5.23", "sparkctl": None, "torch": "2.14.1"}},
+            {
+                "engine": {
+                    "problem": None,
+                    "python": "p",
+                    "sglang": "0.5.23",
+                    "sparkctl": None,
+                    "torch": "2.14.1",
+                }
+            },
             "sparkctl's plugin, got none",
             "pip install",
         ),
@@ -52,10 +73,19 @@ def test_healthy_nodes_have_no_findings() -> None:
             "2 of 48 weight files are missing",
             "copy the model",
         ),
-        ("port", {"busy_ports": [["127.0.0.1", 30001, "in use"]]}, "127.0.0.1:30001 must be free", "ss -ltnp"),
+        (
+            "port",
+            {"busy_ports": [["127.0.0.1", 30001, "in use"]]},
+            "127.0.0.1:30001 must be free",
+            "ss -ltnp",
+        ),
         (
             "interface",
-            {"interfaces": [{"name": "lo", "addresses": ["127.0.0.1"], "mtu": 1, "state": "up", "speed_mbps": None}]},
+            {
+                "interfaces": [
+                    {"name": "lo", "addresses": ["127.0.0.1"], "mtu": 1, "state": "up", "speed_mbps": None}
+                ]
+            },
             "got 'enp2s0f0np0'",
             "topology",
         ),
@@ -63,7 +93,13 @@ def test_healthy_nodes_have_no_findings() -> None:
             "fabric-address",
             {
                 "interfaces": [
-                    {"name": "enp2s0f0np0", "addresses": ["10.1.0.9"], "mtu": 1, "state": "up", "speed_mbps": None}
+                    {
+                        "name": "enp2s0f0np0",
+                        "addresses": ["10.1.0.9"],
+                        "mtu": 1,
+                        "state": "up",
+                        "speed_mbps": None,
+                    }
                 ]
             },
             "got 10.1.0.2",
@@ -71,7 +107,9 @@ def test_healthy_nodes_have_no_findings() -> None:
         ),
     ],
 )
-def test_one_wrong_thing_on_one_node(check: str, facts: dict[str, Any], words: str, next_command: str) -> None:
+def test_one_wrong_thing_on_one_node(
+    check: str, facts: dict[str, Any], words: str, next_command: str
+) -> None:
     found = problems_of(**facts)
     mine = [item for item in found if item[0] == check]
     assert len(mine) == 1, found
@@ -86,7 +124,11 @@ def test_head_ports_are_told_apart() -> None:
     rendezvous = int(plan.rendezvous.rsplit(":", 1)[1])
     found = problems_of(
         "spark-a",
-        busy_ports=[["127.0.0.1", 30000, "in use"], ["0.0.0.0", rendezvous, "in use"], ["10.9.9.9", 30000, "cannot assign"]],
+        busy_ports=[
+            ["127.0.0.1", 30000, "in use"],
+            ["0.0.0.0", rendezvous, "in use"],
+            ["10.9.9.9", 30000, "cannot assign"],
+        ],
     )
     messages = [message for _, _, message, _ in found]
     assert messages[0].startswith("API port 127.0.0.1:30000 must be free")
@@ -102,7 +144,10 @@ def test_different_versions_are_refused_with_both() -> None:
 
 
 def test_unsupported_settings_are_refused() -> None:
-    recipe, topology = make_recipe(parallelism={"nodes": 2, "tp": 2, "sequence_parallel": "prefill"}), make_topology()
+    recipe, topology = (
+        make_recipe(parallelism={"nodes": 2, "tp": 2, "sequence_parallel": "prefill"}),
+        make_topology(),
+    )
     facts = {item.name: make_facts(item, recipe) for item in topology.nodes}
     (finding,) = find_problems(plan_of(recipe, topology), facts)
     assert (finding.check, finding.level) == ("not-supported", "refuse")
