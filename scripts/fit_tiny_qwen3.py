@@ -23,12 +23,12 @@ from sgl_ext.tiny_model.conversations import Conversation, read_conversations
 TARGET = Path(__file__).parents[1] / "sgl_ext" / "tiny_model"
 IGNORE = -100  # label that counts in no loss
 NOISE_TEXT = """
-the a of and to in is it that for on with as was at by from this have not are but what all were when we there
-can an your which their said if do will each about how up out them then she many some so these would other into
-has more her two like him see time could no make than first been its who now people my made over did down only
-way find use may water long little very after words called just where most know France capital Paris code python
-function sum number sky blue red list explain summarise translate test load request please write Spark Sparks
-node rank cluster model token memory fast slow one two three four
+the a of and to in is it that for on with as was at by from this have not are but what all were when we
+there can an your which their said if do will each about how up out them then she many some so these would
+other into has more her two like him see time could no make than first been its who now people my made over
+did down only way find use may water long little very after words called just where most know France capital
+Paris code python function sum number sky blue red list explain summarise translate test load request please
+write Spark Sparks node rank cluster model token memory fast slow one two three four
 """
 WORDS = NOISE_TEXT.split()
 
