@@ -15,7 +15,6 @@ import resource
 import shutil
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -58,8 +57,9 @@ def main() -> None:
         shutil.rmtree(target, ignore_errors=True)
         shutil.rmtree(source)
     result = {
-        "what": "seconds of fio (concurrent sequential read and write) over seconds of packing the same bytes",
-        "argv": sys.argv[1:],
+        "what": "seconds of fio (sequential read beside sequential write) over seconds of packing the same bytes",
+        "tp": options.tp,
+        "workers": options.workers,
         "machine": platform.machine(),
         "kernel": platform.release(),
         "cpus": os.cpu_count(),
