@@ -52,12 +52,12 @@ $(VENV)/.engine: $(ENGINE).txt $(ENGINE)-no-deps.txt $(VENV)/.python
 # Editable: after this, only its requirements and the C++ core need another installation.
 $(VENV)/.installed: pyproject.toml setup.py $(wildcard engram/core/*) $(VENV)/.engine | system-up
 	@echo "== sparkctl"
-	$(BIN)/pip install -c $(ENGINE).txt -e .
+	$(BIN)/pip install -c $(ENGINE).txt -e '.[node]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.installed | system-test
 	@echo "== test tools"
-	$(BIN)/pip install -c $(ENGINE).txt -e '.[test]'
+	$(BIN)/pip install -c $(ENGINE).txt -e '.[node,test]'
 	@touch $@
 
 model: $(VENV)/.installed
