@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import threading
 import time
-from typing import Any
 
 from launcher.errors import ConnectionLost, NodeUnreachable
 from launcher.ssh_errors import explain_ssh_error, unreachable
@@ -15,31 +13,11 @@ from launcher.ssh_host_keys import find_known_keys
 from launcher.ssh_keys import log_in
 from launcher.ssh_paramiko import paramiko
 from launcher.ssh_target import SshEndpoint
+from launcher.ssh_transport import Transport
 from launcher.ssh_watched_socket import WatchedSocket
 
 # Pings unanswered for this many keepalive periods mean a dead link. A loaded node may answer late.
 MAX_SILENT_PERIODS = 4
-UNNAMED_SIGNAL_STATUS = 255
-
-
-def _note_exit_signal(channel: Any, message: paramiko.Message) -> None:
-    """exit-signal requests, which paramiko drops: status 128 + signal, as a shell gives."""
-    start = message.packet.tell()
-    if message.get_text() == "exit-signal":
-        message.get_boolean()
-        number = signal.Signals.__members__.get(f"SIG{message.get_text()}")
-        channel.exit_status = 128 + number if number is not None else UNNAMED_SIGNAL_STATUS
-        channel.status_event.set()
-        return
-    message.packet.seek(start)
-    paramiko.Channel._handle_request(channel, message)  # type: ignore[attr-defined]
-
-
-class _Transport(paramiko.Transport):
-    _channel_handler_table = {
-        **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
-        paramiko.common.MSG_CHANNEL_REQUEST: _note_exit_signal,
-    }
 
 
 class SshLink:
@@ -133,7 +111,7 @@ def _open(end: SshEndpoint, via: SshLink | None) -> SshLink:
     known = find_known_keys(end.host_key_name, end.known_hosts_files)
     transport: paramiko.Transport | None = None
     try:
-        transport = _Transport(wire)  # type: ignore[arg-type]
+        transport = Transport(wire)
         transport.banner_timeout = transport.auth_timeout = end.connect_timeout_s
         transport.handshake_timeout = end.connect_timeout_s
         prefer_known_types(transport, known)

@@ -23,6 +23,8 @@ STDERR_TAIL_BYTES = 64 << 10
 SEND_BYTES = 32000
 # The status follows the end of the output at once, unless the command closed its output and lives on.
 STATUS_TIMEOUT_S = 2.0
+# A command that has ended reads no more: the server's close, on its way, ends the feeder.
+FEEDER_TIMEOUT_S = 1.0
 
 
 class SshRemote:
@@ -47,9 +49,10 @@ class SshRemote:
             cut, limit_bytes = partial(_cut_off, channel), self._max_output_bytes
             stdout = OutputCapture(channel.recv, limit_bytes=limit_bytes, on_overflow=cut)
             stderr = OutputCapture(channel.recv_stderr, limit_bytes=limit_bytes, on_overflow=cut)
-            _in_thread(partial(_send, channel, stdin, then_eof=True))
+            feeder = _in_thread(partial(_send, channel, stdin, then_eof=True))
             finished = all(capture.join(deadline - time.monotonic()) for capture in (stdout, stderr))
             finished = finished and channel.status_event.wait(max(0.0, deadline - time.monotonic()))
+            feeder.join(FEEDER_TIMEOUT_S if finished else 0)
         finally:
             _close(channel) if finished else _cut_off(channel)
         if stdout.overflowed or stderr.overflowed:
@@ -181,5 +184,7 @@ def _close(channel: paramiko.Channel) -> None:
         channel.close()
 
 
-def _in_thread(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, name="ssh-stdin", daemon=True).start()
+def _in_thread(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, name="ssh-stdin", daemon=True)
+    thread.start()
+    return thread

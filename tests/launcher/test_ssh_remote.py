@@ -25,6 +25,7 @@ from launcher.errors import (
     NodeUnreachable,
 )
 from launcher.run_on_all import errors_of, group_by_reason, run_on_all
+from launcher.ssh_paramiko import paramiko
 from launcher.ssh_remote import SshRemote
 from launcher.ssh_target import SshTarget
 from tests.hosts import NETNS_MARKS, HostSpec, NetnsHosts, NetnsNode
@@ -84,6 +85,13 @@ def wait_gone(node: NetnsNode, word: str, timeout_s: float = 3.0) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def end_of_file(channel_id: int) -> paramiko.Message:
+    message = paramiko.Message()
+    message.add_byte(paramiko.common.cMSG_CHANNEL_EOF)
+    message.add_int(channel_id)
+    return message
 
 
 # Running commands
@@ -172,6 +180,22 @@ def test_many_threads_share_one_connection(remote: SshRemote) -> None:
     for thread in threads:
         thread.join()
     assert sorted(answers) == [f"{n}\n".encode() for n in range(8)]
+
+
+def test_a_message_after_a_channel_s_close_does_not_end_the_connection(remote: SshRemote) -> None:
+    """Two threads can produce this; OpenSSH would answer by hanging up on every command of the node."""
+    stream = remote.stream(["cat"], stdin=b"up\n")
+    remote.run(["true"])
+    link = remote._link
+    assert link is not None
+    channel = link.open_session()
+    channel.exec_command("true")
+    channel.status_event.wait(5)
+    channel.close()
+    link._transport._send_user_message(end_of_file(channel.remote_chanid))  # type: ignore[attr-defined]
+    assert remote.run(["echo", "alive"]).stdout == b"alive\n"
+    assert remote._link is link
+    assert stream.read_line(2) == b"up"
 
 
 def test_too_many_commands_at_once_name_the_server_setting(remote: SshRemote) -> None:
