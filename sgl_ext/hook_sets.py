@@ -21,7 +21,26 @@ class HookSet(enum.StrEnum):
 
 
 HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
-    HookSet.CPU_V41: (),
+    HookSet.CPU_V41: (
+        "quant_config",
+        "load_weights",
+        "rope_wrapper",
+        "unaligned_tp",
+        "kv_configure",
+        "flashmla_metadata",
+        "sparse_prefill_choice",
+        "attention_forward",
+        "rope_inplace",
+        "k_norm_rope_store",
+        "store_cache",
+        "store_index_key",
+        "index_logits_decode",
+        "hc_split_sinkhorn",
+        "mhc_combine",
+        "silu_and_mul_clamp",
+        "moe_gate",
+        "native_experts",
+    ),
     HookSet.BALANCED_HEADS: (),
     HookSet.ROW_STORE: (),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import platform
@@ -81,14 +80,14 @@ def read_versions() -> dict[str, str | None]:
 
 
 def describe_server_args(server_args: Any) -> dict[str, object]:
-    """Every ServerArgs field with a plain value; secrets are left out."""
+    """Every field of SGLang's ServerArgs (a msgspec Struct) with a plain value; secrets are left out."""
     plain: dict[str, object] = {}
-    for field in dataclasses.fields(server_args):
-        value = getattr(server_args, field.name)
-        if any(word in field.name for word in _SECRET_WORDS):
-            plain[field.name] = "(secret)" if value else None
+    for name in server_args.__struct_fields__:
+        value = getattr(server_args, name)
+        if any(word in name for word in _SECRET_WORDS):
+            plain[name] = "(secret)" if value else None
         elif isinstance(value, (str, int, float, bool)) or value is None:
-            plain[field.name] = value
+            plain[name] = value
     return plain
 
 

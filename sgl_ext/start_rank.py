@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from sgl_ext.engine_environment import set_switches
 from sgl_ext.errors import SettingError
 from sgl_ext.hook_sets import choose_hook_sets
 from sgl_ext.install_hooks import install_hooks, load_hooks
@@ -40,6 +41,7 @@ def _install_build_prove(
 ) -> None:
     config = read_model_config(server_args.model_path)
     hook_sets = choose_hook_sets(settings, config, server_args.tp_size)
+    switches = set_switches(os.environ, hook_sets)
     installed = install_hooks(load_hooks(hook_sets), metadata.version("sglang"))
     build()
     verify_hooks(installed, scheduler)
@@ -49,7 +51,7 @@ def _install_build_prove(
         hook_sets=hook_sets,
         installed=installed,
         server_args=server_args,
-        details={},
+        details={"switches": switches},
     )
 
 

@@ -1,5 +1,4 @@
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from sgl_ext.errors import DriftError
@@ -8,14 +7,15 @@ from sgl_ext.rank_report import report_path, write_rank_report, write_refusal
 from sgl_ext.settings import Settings
 
 
-@dataclass
 class ServerArgs:
-    """The shape of SGLang's: a flat dataclass."""
+    """The shape of SGLang's: a flat struct."""
+
+    __struct_fields__ = ("tp_size", "model_path", "api_key", "json_model_override_args")
 
     tp_size: int = 3
     model_path: str = "/models/v41"
     api_key: str | None = "hunter2"
-    json_model_override_args: object = None
+    json_model_override_args: object = b"{}"
 
 
 def settings(report_dir: Path | None) -> Settings:
