@@ -14,18 +14,34 @@ MODULE = "sgl_ext.tiny_model"
 
 
 def tiny_model(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Which model: qwen3.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Which model: qwen3 or v41.")],
     out: Annotated[
         Path, typer.Argument(metavar="OUT", help="Directory to write; new, or this model already.")
     ],
+    size: Annotated[
+        str, typer.Option(metavar="SIZE", help="v41: cpu (TP 1 to 4) or h200 (what its kernels need).")
+    ] = "cpu",
+    seed: Annotated[int, typer.Option(min=0, help="v41: other weights for another number.")] = 0,
+    engram_vocab_size: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="v41: rows of a hash column; a table has 24 columns and two layers have one."
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Write a tiny model directory that the engine loads; the same bytes every time.
 
     \b
     sparkctl tiny-model qwen3 ~/.local/share/sparkctl/models/tiny-qwen3
+    sparkctl tiny-model v41 ~/.local/share/sparkctl/models/tiny-v41
     """
-    answer = _write(kind, out)
+    options = []
+    if kind == "v41":
+        options = ["--size", size, "--seed", str(seed)]
+        if engram_vocab_size is not None:
+            options += ["--engram-vocab-size", str(engram_vocab_size)]
+    answer = _write(kind, out, options)
     if json:
         from json import dumps
 
@@ -43,7 +59,7 @@ class Written:
     written: bool  # False: the directory held these very bytes already
 
 
-def _write(kind: str, out: Path) -> Written:
+def _write(kind: str, out: Path, options: list[str]) -> Written:
     """Runs the writer as a process of its own: it belongs to the engine's side, which we do not import."""
     import subprocess
     import sys
@@ -51,14 +67,14 @@ def _write(kind: str, out: Path) -> Written:
 
     from launcher.errors import ConfigError, SparkctlError, UsageError
 
-    command = [sys.executable, "-m", MODULE, kind, str(out)]
+    command = [sys.executable, "-m", MODULE, kind, str(out), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return Written(**loads(done.stdout))
     last = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
     if done.returncode == UsageError.exit_code:
         raise UsageError(
-            f"KIND must be a known model, got {kind!r} ({last})", hint="sparkctl tiny-model --help"
+            f"KIND and its options must be known, got {kind!r} ({last})", hint="sparkctl tiny-model --help"
         )
     if done.returncode == ConfigError.exit_code:
         said = loads(last)

@@ -35,7 +35,7 @@ class EngramTables:
         )
 
     def row_ids(self, layer: int, token_ids: list[int]) -> list[list[int]]:
-        """[T][columns]: XOR of the multiplied class ids of the last 2, 3, .. tokens, modulo the column's prime."""
+        """[T][columns]: XOR of the multiplied class ids of the last 2, 3, .. tokens, modulo its prime."""
         layout, place = self.layout, self.layout.layer_ids.index(layer)
         multipliers = layout.multipliers()[place].tolist()
         starts = layout.column_bounds(layer)

@@ -29,23 +29,29 @@ _CHAT_TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{%
 
 def build_v41(
     out: Path, size: V41Size, *, seed: int, report: Callable[[str], None] = lambda line: None
-) -> None:
-    """Builds the folder; report() gets one line a file. Raises SettingError where out holds another model."""
+) -> bool:
+    """Builds the folder; report() gets one line a shard. False: it was whole already.
+
+    Raises SettingError where out holds another model.
+    """
     out.mkdir(parents=True, exist_ok=True)
     _claim(out, {"kind": "v41", "seed": seed, "size": json.loads(json.dumps(asdict(size)))})
     _write_small_files(out, size)
     shards = plan_shards(size)
+    was_whole = (out / INDEX_NAME).is_file()
     for name, specs in shards.items():
         path = out / name
         whole = len(shard_header(specs)) + sum(map(num_bytes, specs))
         if path.is_file() and path.stat().st_size == whole:
             report(f"{name}: kept ({whole} bytes)")
             continue
+        was_whole = False
         write_shard(path, specs, lambda spec: draw_tensor(spec, seed=seed))
         report(f"{name}: {whole} bytes, {len(specs)} tensors")
     weight_map = {spec.name: name for name, specs in shards.items() for spec in specs}
     total = sum(num_bytes(spec) for specs in shards.values() for spec in specs)
     _write_json(out / INDEX_NAME, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    return not was_whole
 
 
 def plan_shards(size: V41Size) -> dict[str, list[TensorSpec]]:

@@ -38,7 +38,8 @@ def test_report_of_one_rank(tmp_path: Path) -> None:
     report = json.loads(report_path(tmp_path, 2).read_text())
     assert report["rank"] == 2
     assert report["hook_sets"] == ["cpu_v41"]
-    assert report["settings"] == {"cpu_engine": True, "report_dir": str(tmp_path), "engram_dir": None}
+    assert report["settings"]["cpu_engine"] is True
+    assert report["settings"]["report_dir"] == str(tmp_path)
     assert report["server_args"]["tp_size"] == 3
     assert report["server_args"]["api_key"] == "(secret)"
     assert "hunter2" not in report_path(tmp_path, 2).read_text()
