@@ -10,7 +10,6 @@ from pathlib import Path
 
 from sgl_ext.errors import SettingError, SglExtError
 from sgl_ext.tiny_model.qwen3 import make_qwen3_files
-from sgl_ext.tiny_model.v41 import build_v41
 from sgl_ext.tiny_model.v41_sizes import SIZES, resize
 from sgl_ext.tiny_model.write_directory import write_directory
 
@@ -24,6 +23,8 @@ def _write_qwen3(out: Path, _: argparse.Namespace) -> tuple[int, bool]:
 
 
 def _write_v41(out: Path, arguments: argparse.Namespace) -> tuple[int, bool]:
+    from sgl_ext.tiny_model.v41 import build_v41  # needs tokenizers, which qwen3 does without
+
     size = resize(SIZES[arguments.size], engram_vocab_size=arguments.engram_vocab_size)
     written = build_v41(
         out, size, seed=arguments.seed, report=lambda line: print(line, file=sys.stderr, flush=True)
