@@ -102,7 +102,8 @@ def checked(node: str, verb: str, line: bytes) -> Answer:
             refusal = PreflightRefused(value["error"], hint=value.get("hint", ""), node=node)
             refusal.detail = value.get("detail", {})
             raise refusal
-        raise NodeFailed(f"{verb} failed: {value['error']}", hint=value.get("trace", "")[-1500:], node=node)
+        hint = f"it happened at {value.get('where', '?')} of sparkctl's node code; look at the node's disk and processes"
+        raise NodeFailed(f"{verb} failed: {value['error']}", hint=hint, node=node)
     if not isinstance(value, dict):
         raise NodeFailed(f"{verb} answered {type(value).__name__}, not an object", node=node)
     return value

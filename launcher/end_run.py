@@ -53,6 +53,8 @@ def end_run(record: RunRecord, records: RunRecords, options: SshOptions) -> Down
             for name, error in errors.items()
         },
     )
-    if not result.problems() and record.status in ("starting", "ready"):
-        records.update(record, status="stopped")
+    if not result.problems():
+        records.forget_key(plan.run_id)
+        if record.status in ("starting", "ready"):
+            records.update(record, status="stopped")
     return result

@@ -11,7 +11,8 @@ SparkctlError (exit 70: our own bug, when raised as such)
 |-- NodeFailed            4   a node was reached, but the request on it failed
 |-- PreflightRefused      5   the plan cannot work on these nodes; nothing was started
 |-- NotReady              6   the cluster did not become ready, or stopped being so
-|   `-- RankDied              a rank ended or froze
+|   |-- RankDied              a rank ended or froze
+|   `-- RunStopped            somebody stopped the run on purpose
 |-- NoSuchRun             2   no run of that id, or none at all
 `-- Interrupted         130   the user pressed Ctrl-C
 """
@@ -78,6 +79,10 @@ class NotReady(SparkctlError):
 
 
 class RankDied(NotReady):
+    pass
+
+
+class RunStopped(NotReady):
     pass
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launcher.call_node import ask_node, encoded_node_code
-from launcher.errors import SparkctlError
+from launcher.errors import Interrupted, PreflightRefused, SparkctlError
 from launcher.plan import LaunchPlan, NodePlan
 from launcher.remote import Remote
 from launcher.run_on_all import errors_of, group_by_reason, run_on_all
-from launcher.stop_cluster import stop_nodes
+from launcher.stop_cluster import not_ended, stop_nodes
 
 START_TIMEOUT_S = 30.0
 
@@ -18,23 +18,44 @@ def start_nodes(plan: LaunchPlan, remotes: Mapping[str, Remote], *, token: str, 
     """Start the head first, then the workers at once: of two launches at the same moment the one that gets the
     head wins, and the other has started nothing.
 
-    Raises the error of the first node that failed, after everything started was ended again.
+    Raises the error of the first node that failed, after everything was ended again: also on nodes whose answer
+    did not come, or whose start is still on its way (Ctrl-C).
     """
-    secrets = {"api-key": api_key} if api_key else {}
-    started = []
+    tried = {plan.head.name}
     try:
-        _start(plan, plan.head, remotes[plan.head.name], token, secrets)
-        started.append(plan.head.name)
+        _start_some(plan, {plan.head.name: remotes[plan.head.name]}, token, api_key, tried)
         workers = {node.name: remotes[node.name] for node in plan.nodes[1:]}
-        results = run_on_all(
-            list(workers.values()), lambda remote: _start(plan, plan.node(remote.node), remote, token, {})
-        )
-        started += [name for name, result in results.items() if result.error is None]
-        if errors := errors_of(results):
-            raise _first(errors)
-    except BaseException:
-        stop_nodes(plan, {name: remotes[name] for name in started})
+        tried.update(workers)
+        _start_some(plan, workers, token, None, tried)
+    except BaseException as error:
+        undo_start(plan, {name: remotes[name] for name in tried}, error)
         raise
+
+
+def _start_some(
+    plan: LaunchPlan, remotes: Mapping[str, Remote], token: str, api_key: str | None, tried: set[str]
+) -> None:
+    secrets = {"api-key": api_key} if api_key else {}
+    results = run_on_all(
+        list(remotes.values()), lambda remote: _start(plan, plan.node(remote.node), remote, token, secrets)
+    )
+    errors = errors_of(results)
+    # A node that refused has written nothing.
+    tried.difference_update(name for name, error in errors.items() if isinstance(error, PreflightRefused))
+    if errors:
+        raise _first(errors)
+
+
+def undo_start(plan: LaunchPlan, remotes: Mapping[str, Remote], error: BaseException) -> None:
+    """End the run on these nodes; where that fails, `error` says so too."""
+    try:
+        left = not_ended(stop_nodes(plan, remotes, refuse_start=True))
+    except KeyboardInterrupt as again:
+        hint = f"sparkctl down --run {plan.run_id}"
+        raise Interrupted(f"interrupted while ending run {plan.run_id}: it may still live", hint=hint) from again
+    if left and isinstance(error, SparkctlError):
+        listed = "; ".join(f"{name}: {why}" for name, why in left.items())
+        error.message += f"\nnot ended on {listed}. When it can be reached: sparkctl down --run {plan.run_id}"
 
 
 def _first(errors: Mapping[str, SparkctlError]) -> SparkctlError:

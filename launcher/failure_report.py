@@ -6,10 +6,11 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.cluster_view import SECONDARY_ENDS, ClusterView, NodeView
+from launcher.cluster_view import HEAD, SECONDARY_ENDS, ClusterView, NodeView
 from launcher.root_cause import ExitInfo, RankLabel, RootCause, find_root_cause
 
-RANK_KINDS = ("rank", "engine", "frozen")
+# Ends of the engine by itself: its log may say why.
+ENGINE_KINDS = ("rank", "child", "engine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,26 +42,39 @@ class FailureReport:
 
 def describe_failure(view: ClusterView, now_s: float) -> FailureReport | None:
     """None while nothing failed."""
-    name = view.first_failure(now_s)
-    if name is None:
+    failed, problem = _where_it_began(view, now_s)
+    if failed is None:
         return None
-    failed = view.nodes[name]
     cause = find_root_cause(_logs(view), _exits(view))
     culprit = _culprit(view, failed, cause)
-    node = view.nodes[culprit.node]
-    end = node.end or {}
-    own = cause if cause.rank == culprit else None
+    own = cause if cause.rank == _label(culprit) and _may_have_cause(culprit) else None
+    if culprit is not failed:
+        problem = f"its log shows the first error; {failed.name}: {problem}"
     return FailureReport(
-        node=culprit.node,
-        rank=culprit.rank,
-        what=node.problem(now_s) or failed.problem(now_s),
-        exit_text=exit_text(end),
+        node=culprit.name,
+        rank=culprit.plan.ranks[0],
+        what=problem,
+        exit_text=exit_text(failed.end or {}) if culprit is failed else "",
         cause=own.line if own else "",
         explanation=own.explanation if own and own.found else "",
-        hint=_hint(view, failed, own),
+        hint=_hint(view, culprit, own),
         notes=own.notes if own else (),
-        last_lines=() if own and own.found else tuple(list(node.lines)[-5:]),
+        last_lines=() if own and own.found else tuple(list(culprit.lines)[-5:]),
     )
+
+
+def _where_it_began(view: ClusterView, now_s: float) -> tuple[NodeView | None, str]:
+    """The node that failed first and its problem. A node that only lost a peer points at that peer."""
+    name = view.first_failure(now_s)
+    if name is None:
+        return None, ""
+    node = view.nodes[name]
+    end = node.end or {}
+    peer = view.plan.head.name if end.get("peer") == HEAD else end.get("peer")
+    if end.get("kind") in SECONDARY_ENDS and peer in view.nodes:
+        other = view.nodes[peer]
+        return other, other.problem() or f"{end['what']} (says {name})"
+    return node, view.failed(now_s)[name]
 
 
 def _label(node: NodeView) -> RankLabel:
@@ -79,31 +93,24 @@ def _exits(view: ClusterView) -> dict[RankLabel, ExitInfo]:
             continue
         code = -end["signal"] if "signal" in end else end.get("exit_code")
         exits[_label(node)] = ExitInfo(
-            code=code, seen_at_s=end["at_unix"], ended_by_launcher=end["kind"] not in ("rank", "engine")
+            code=code, seen_at_s=node.end_seen_s, ended_by_launcher=end["kind"] not in ENGINE_KINDS
         )
     return exits
 
 
-def _culprit(view: ClusterView, failed: NodeView, cause: RootCause) -> RankLabel:
-    """The node whose process was seen to end first, unless the logs show that another one failed before it.
+def _may_have_cause(node: NodeView) -> bool:
+    """A node that froze, vanished or was never started has no cause in its log: what stands there came after."""
+    return (node.end or {}).get("kind") in (*ENGINE_KINDS, *SECONDARY_ENDS)
 
-    A scheduler that was seen to die is the proof itself; an engine that ended by itself may only have
-    noticed that a peer was gone, and then the logs know better.
+
+def _culprit(view: ClusterView, failed: NodeView, cause: RootCause) -> NodeView:
+    """The node that failed first, unless the logs prove that the engine of another one had an error of its own.
+
+    What a log says of a lost neighbour proves nothing: that neighbour may be the one that failed.
     """
-    end = failed.end or {}
-    if end.get("kind") in ("rank", "frozen") and "signal" in end:
-        return _label(failed)
-    if (
-        cause.found
-        and cause.rank is not None
-        and (view.nodes[cause.rank.node].end or {}).get("kind") not in SECONDARY_ENDS
-    ):
-        return cause.rank
-    return (
-        cause.rank
-        if cause.found and cause.rank is not None and end.get("kind") == "engine"
-        else _label(failed)
-    )
+    if (failed.end or {}).get("kind") not in ENGINE_KINDS or not cause.found or cause.rank is None:
+        return failed
+    return failed if cause.is_secondary else view.nodes[cause.rank.node]
 
 
 def exit_text(end: dict[str, Any]) -> str:
@@ -116,15 +123,19 @@ def exit_text(end: dict[str, Any]) -> str:
     return f"exit status {end['exit_code']}" if "exit_code" in end else ""
 
 
-def _hint(view: ClusterView, failed: NodeView, cause: RootCause | None) -> str:
-    logs = f"sparkctl logs --run {view.plan.run_id} --node {failed.name}"
-    end = failed.end or {}
+def _hint(view: ClusterView, node: NodeView, cause: RootCause | None) -> str:
+    logs = f"sparkctl logs --run {view.plan.run_id} --node {node.name}"
+    end = node.end or {}
     if end.get("kind") == "frozen":
-        return f"find out who stopped pid {end['pid']} on {failed.name} (a debugger, job control), then: sparkctl up"
-    if failed.end is None:
-        return f"check that {failed.name} is up and its cable is in; on it, the run ends by itself. Then: sparkctl status"
+        return f"find out who stopped pid {end['pid']} on {node.name} (a debugger, job control), then: sparkctl up"
+    if end.get("kind") in ("start", "supervisor"):
+        return f"{logs}; {logs} --supervisor"
+    if node.end is None and node.supervisor != "alive":
+        return f"find out who killed or stopped sparkctl's supervisor on {node.name}, then: sparkctl up"
+    if node.end is None:
+        return f"check that {node.name} is up and its cable is in; on it, the run ends by itself. Then: sparkctl status"
     if cause and cause.found and cause.hint:
         return f"{cause.hint} Logs: {logs}"
-    if end.get("signal") == 9:
-        return f"nobody's log says why: look for the OOM killer on {failed.name} (dmesg -T | grep -i oom); logs: {logs}"
+    if end.get("signal") == signal.SIGKILL:
+        return f"nobody's log says why: look for the OOM killer on {node.name} (dmesg -T | grep -i oom); logs: {logs}"
     return logs

@@ -11,7 +11,15 @@ from typing import Protocol
 
 from launcher.call_node import Answer
 from launcher.cluster_view import ClusterView
-from launcher.errors import NotReady, PreflightRefused, RankDied, SparkctlError
+from launcher.errors import (
+    Interrupted,
+    NodeUnreachable,
+    NotReady,
+    PreflightRefused,
+    RankDied,
+    RunStopped,
+    SparkctlError,
+)
 from launcher.execute_plan import start_nodes
 from launcher.failure_report import describe_failure
 from launcher.gather_facts import gather_facts, probes_for_recipe
@@ -23,7 +31,7 @@ from launcher.recipe import Recipe
 from launcher.remote import Remote
 from launcher.run_on_all import Result, errors_of, group_by_reason, run_on_all
 from launcher.run_record import RunRecord, RunRecords
-from launcher.stop_cluster import stop_nodes, stop_run_on
+from launcher.stop_cluster import not_ended, stop_nodes, stop_run_on
 from launcher.topology import Topology
 from launcher.watch_cluster import ClusterWatch, watching
 
@@ -32,6 +40,7 @@ Facts = Mapping[str, NodeFacts]
 PUMP_S = 0.1
 # After the first sign of a failure: time for the other nodes' signs and the last log lines to arrive.
 SETTLE_S = 0.4
+GIVE_UP_S = 30.0
 
 
 class Progress(Protocol):
@@ -131,31 +140,44 @@ def launch(plan: LaunchPlan, remotes: Mapping[str, Remote], records: RunRecords,
         key = records.make_key(plan.run_id) if plan.api.needs_key else None
         progress.step(f"starting {len(plan.nodes)} node(s), run {plan.run_id}")
         start_nodes(plan, remotes, token=secrets.token_hex(16), api_key=key)
+        records.close_superseded(plan)
         watch_time.lap("start_s")
         with watching(plan) as watch:
             watch.open(remotes)
             watch.await_token(remotes[plan.head.name], api_key=key, timeout_s=plan.limits.ready_timeout_s)
             token = await_ready(watch, remotes, progress)
         watch_time.lap("engine_s")
+    except KeyboardInterrupt as interrupt:
+        _note_failure(records, record, "interrupted", watch_time)
+        raise Interrupted(
+            "interrupted before the cluster was ready: what had been started was ended",
+            hint=f"make sure: sparkctl down --run {plan.run_id}",
+        ) from interrupt
     except BaseException as error:
-        note = str(error) if isinstance(error, SparkctlError) else type(error).__name__
-        records.update(record, status="failed", note=note, timings=watch_time.seconds)
+        _note_failure(records, record, str(error) or type(error).__name__, watch_time)
         raise
     record = records.update(record, status="ready", timings=watch_time.seconds)
     records.remove_old()
     return LaunchResult(record=record, token=token, view=watch.view)
 
 
+def _note_failure(records: RunRecords, record: RunRecord, note: str, watch_time: Stopwatch) -> None:
+    records.update(record, status="failed", note=note, timings=watch_time.seconds)
+    records.forget_key(record.run_id)
+
+
 def await_ready(watch: ClusterWatch, remotes: Mapping[str, Remote], progress: Progress) -> str:
     """The first token, once every rank's process lives too. Raises RankDied or NotReady with everything ended."""
     started_s = watch.clock()
     plan = watch.view.plan
+    silence = SilenceWatch(watch, progress)
     try:
         while True:
             watch.pump(PUMP_S)
             now_s = watch.clock()
             progress.cluster(watch.view, now_s - started_s)
             raise_if_failed(watch)
+            silence.check()
             if watch.token is not None and watch.view.all_ranks_live(now_s):
                 return str(watch.token["token"])
             if now_s - started_s > plan.limits.ready_timeout_s:
@@ -174,22 +196,55 @@ def await_ready(watch: ClusterWatch, remotes: Mapping[str, Remote], progress: Pr
 def end_all(plan: LaunchPlan, remotes: Mapping[str, Remote], progress: Progress) -> None:
     """End the run everywhere after a failure that has been told; a node that cannot be reached is named."""
     started_s = time.monotonic()
-    for name, error in errors_of(stop_nodes(plan, remotes)).items():
-        progress.step(
-            f"{name} could not be asked to end the run: {error.message}; it ends by itself when it misses its peers"
-        )
-    progress.step(
-        f"run {plan.run_id} is ended on the nodes that answer ({time.monotonic() - started_s:.1f} s); logs are kept"
-    )
+    left = not_ended(stop_nodes(plan, remotes, refuse_start=True))
+    for name, why in left.items():
+        progress.step(f"{name} was not ended: {why}; it ends by itself when it misses its peers")
+    where = "on the nodes that answer " if left else ""
+    progress.step(f"run {plan.run_id} is ended {where}({time.monotonic() - started_s:.1f} s); logs are kept")
 
 
 def raise_if_failed(watch: ClusterWatch) -> None:
-    """RankDied when any node failed: waits a moment so that the node where it began is named."""
+    """RankDied when any node failed, RunStopped when somebody stopped the run.
+
+    Waits a moment so that the node where it began is named.
+    """
     if watch.view.first_failure(watch.clock()) is None:
         return
     settle_until_s = watch.clock() + SETTLE_S
     while watch.clock() < settle_until_s:
         watch.pump(PUMP_S)
+    kinds = {node.end["kind"]: node.name for node in watch.view.nodes.values() if node.end}
+    if "stopped" in kinds:
+        raise RunStopped(
+            f"run {watch.view.plan.run_id} was stopped by somebody else (sparkctl down, or a signal to its supervisor)",
+            hint="sparkctl up",
+            node=kinds["stopped"],
+        )
     report = describe_failure(watch.view, watch.clock())
     assert report is not None
     raise RankDied(report.message, hint=report.hint, node=report.node)
+
+
+class SilenceWatch:
+    """Tells once about each node that we hear nothing of; gives up when that is so for all of them, for long."""
+
+    def __init__(self, watch: ClusterWatch, progress: Progress) -> None:
+        self._watch = watch
+        self._progress = progress
+        self._told: set[str] = set()
+
+    def check(self) -> None:
+        """NodeUnreachable when no node answers any more. Ends nothing: the cluster may be well."""
+        view, now_s = self._watch.view, self._watch.clock()
+        silent = view.silent(now_s)
+        for name, why in silent.items():
+            if name not in self._told:
+                self._progress.step(f"warning: {name}: no contact ({why}); its peers still hear it, trying again")
+        self._told = set(silent)
+        if len(silent) == len(view.nodes) and all(
+            now_s - node.last_beat_s > GIVE_UP_S for node in view.nodes.values()
+        ):
+            raise NodeUnreachable(
+                f"no node of run {view.plan.run_id} was heard for {GIVE_UP_S:.0f} s: {next(iter(silent.values()))}",
+                hint=f"when the network is back: sparkctl status --run {view.plan.run_id}",
+            )

@@ -16,7 +16,7 @@ from typing import Any
 
 from launcher.errors import NoSuchRun, UsageError
 from launcher.node.run_dir import write_file
-from launcher.plan import LaunchPlan, plan_from_json, plan_to_json
+from launcher.plan import LaunchPlan, NodePlan, plan_from_json, plan_to_json
 
 KEEP_RECORDS = 50
 
@@ -35,6 +35,11 @@ class RunRecord:
     @property
     def run_id(self) -> str:
         return self.plan.run_id
+
+
+def _place(node: NodePlan) -> tuple[str, str, str]:
+    """What makes two records mean the same node."""
+    return node.node.connection, node.node.ssh.host or node.name, node.state_path
 
 
 def control_root() -> Path:
@@ -128,6 +133,17 @@ class RunRecords:
     def read_key(self, run_id: str) -> str | None:
         path = self.key_path(run_id)
         return path.read_text().strip() if path.is_file() else None
+
+    def forget_key(self, run_id: str) -> None:
+        """For a run that is known to have ended on every node."""
+        self.key_path(run_id).unlink(missing_ok=True)
+
+    def close_superseded(self, plan: LaunchPlan) -> None:
+        """A node holds one run: open records of other runs on any of these nodes are over."""
+        places = {_place(node) for node in plan.nodes}
+        for record in self.open_records():
+            if record.run_id != plan.run_id and places & {_place(node) for node in record.plan.nodes}:
+                self.update(record, status="stopped", note=f"over when run {plan.run_id} started")
 
     def remove_old(self) -> None:
         """Keep the newest records; only ended runs go."""

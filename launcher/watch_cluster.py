@@ -11,22 +11,25 @@ from dataclasses import dataclass
 
 from launcher.call_node import Answer, NodeStream
 from launcher.cluster_view import ClusterView
-from launcher.errors import SparkctlError
+from launcher.errors import PreflightRefused, SparkctlError
 from launcher.plan import LaunchPlan
 from launcher.remote import Remote
 
 READ_S = 0.5
-TOKEN_STREAM = "token"
+RETRY_S = 1.0
+WATCH = "watch"
+TOKEN = "token"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamAnswer:
-    """One answer of one stream: `kind` "watch" or "token"; `error` when the stream broke, neither at its end."""
+    """What a stream gave: an answer, or why it broke. `is_final`: it will not be tried again."""
 
     node: str
     kind: str
     answer: Answer | None = None
-    error: Exception | None = None
+    error: str = ""
+    is_final: bool = False
 
 
 class ClusterWatch:
@@ -37,43 +40,72 @@ class ClusterWatch:
         self.view = ClusterView(plan, clock())
         self.token: Answer | None = None
         self.token_error = ""
-        self.log_lines: list[tuple[str, str]] = []
         self._answers: queue.SimpleQueue[StreamAnswer] = queue.SimpleQueue()
-        self._streams: list[NodeStream] = []
         self._closing = threading.Event()
 
     def open(self, remotes: Mapping[str, Remote], *, from_log_end: bool = False) -> None:
         for node in self.view.plan.nodes:
-            self._open(
-                remotes[node.name], "watch", state_path=node.state_path, run_id=self.view.plan.run_id,
-                log_offset=-1 if from_log_end else 0,
-            )  # fmt: skip
+            self._spawn(self._watch_node, remotes[node.name], node.state_path, -1 if from_log_end else 0)
 
     def await_token(self, remote: Remote, *, api_key: str | None, timeout_s: float) -> None:
         """Ask the head for a first token as soon as it can give one."""
         api = self.view.plan.api
-        self._open(
-            remote, "await_token", host=api.probe_host, port=api.port, api_key=api_key,
-            timeout_s=timeout_s, request_timeout_s=timeout_s,
-        )  # fmt: skip
+        request = {
+            "host": api.probe_host,
+            "port": api.port,
+            "api_key": api_key,
+            "timeout_s": timeout_s,
+            "request_timeout_s": timeout_s,
+        }
+        self._spawn(self._watch_token, remote, request)
 
-    def _open(self, remote: Remote, verb: str, **values: object) -> None:
-        threading.Thread(target=self._read, args=(remote, verb, values), daemon=True).start()
+    def _spawn(self, target: Callable[..., None], *args: object) -> None:
+        threading.Thread(target=target, args=args, daemon=True).start()
 
-    def _read(self, remote: Remote, verb: str, values: dict[str, object]) -> None:
-        kind = "watch" if verb == "watch" else TOKEN_STREAM
-        try:
-            stream = NodeStream(remote, verb, **values)
-            self._streams.append(stream)
+    def _watch_node(self, remote: Remote, state_path: str, log_offset: int) -> None:
+        """A connection that breaks is opened again, and the log goes on where it stopped."""
+        has_ended = False
+        while not self._closing.is_set():
+            request = {"state_path": state_path, "run_id": self.view.plan.run_id, "log_offset": log_offset}
+            error, is_final = "the node stopped telling about the run", False
+            try:
+                for answer in self._answers_of(remote, "watch", request):
+                    log_offset = answer.get("offset", log_offset)
+                    has_ended = bool(answer.get("state", {}).get("end")) or has_ended
+                    self._answers.put(StreamAnswer(node=remote.node, kind=WATCH, answer=answer))
+            except PreflightRefused as refusal:
+                error, is_final = refusal.message, True
+            except (SparkctlError, OSError) as failure:
+                error = str(getattr(failure, "message", failure))
+            if has_ended:
+                return
+            self._answers.put(StreamAnswer(node=remote.node, kind=WATCH, error=error, is_final=is_final))
+            if is_final:
+                return
+            self._closing.wait(RETRY_S)
+
+    def _watch_token(self, remote: Remote, request: dict[str, object]) -> None:
+        while not self._closing.is_set():
+            error = "the node stopped asking for a token"
+            try:
+                for answer in self._answers_of(remote, "await_token", request):
+                    self._answers.put(StreamAnswer(node=remote.node, kind=TOKEN, answer=answer))
+                    if "token" in answer or "gave_up" in answer:
+                        return
+            except (SparkctlError, OSError) as failure:
+                error = str(failure)
+            self._answers.put(StreamAnswer(node=remote.node, kind=TOKEN, error=error))
+            self._closing.wait(RETRY_S)
+
+    def _answers_of(self, remote: Remote, verb: str, request: dict[str, object]) -> Iterator[Answer]:
+        with NodeStream(remote, verb, **request) as stream:
             while not self._closing.is_set():
-                answer = stream.read(READ_S)
+                try:
+                    answer = stream.read(READ_S)
+                except EOFError:
+                    return
                 if answer is not None:
-                    self._answers.put(StreamAnswer(node=remote.node, kind=kind, answer=answer))
-        except EOFError:
-            self._answers.put(StreamAnswer(node=remote.node, kind=kind))
-        except (SparkctlError, OSError) as error:
-            if not self._closing.is_set():
-                self._answers.put(StreamAnswer(node=remote.node, kind=kind, error=error))
+                    yield answer
 
     def pump(self, timeout_s: float) -> bool:
         """Take what came in; waits up to `timeout_s` for the first. True when something came."""
@@ -90,29 +122,26 @@ class ClusterWatch:
 
     def _take(self, item: StreamAnswer) -> None:
         view = self.view.nodes[item.node]
-        if item.kind == TOKEN_STREAM:
+        if item.kind == TOKEN:
             self._take_token(item)
         elif item.answer is not None:
-            self.log_lines += [(item.node, line) for line in view.feed(item.answer, self.clock())]
-        elif item.error is not None:
-            view.lost = str(item.error)
+            view.feed(item.answer, self.clock())
+        elif item.is_final:
+            view.gave_up = item.error
         else:
-            view.stream_ended = True
-            if not view.end:
-                view.lost = "the node stopped telling about the run"
+            view.lost = item.error
 
     def _take_token(self, item: StreamAnswer) -> None:
-        if item.error is not None:
-            self.token_error = str(item.error)
-        elif item.answer is not None and "token" in item.answer:
+        if item.answer is None:
+            self.token_error = item.error
+        elif "token" in item.answer:
             self.token = item.answer
-        elif item.answer is not None:
+        else:
             self.token_error = str(item.answer.get("not_yet") or item.answer.get("gave_up") or "")
 
     def close(self) -> None:
+        """Readers notice within READ_S and close their streams; the connections' owner may close them sooner."""
         self._closing.set()
-        for stream in self._streams:
-            stream.close()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Nothing heavy is imported here or at the top of a verb's module: `sparkctl --hel
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -72,3 +73,8 @@ def main() -> None:
         # The reader of our output went away (`sparkctl logs | head`): nothing is wrong.
         sys.stderr.close()
         sys.exit(0)
+    except Exception as error:  # noqa: BLE001 - the edge: one line for a person, the traceback on request
+        if os.environ.get("SPARKCTL_DEBUG"):
+            raise
+        show_error(SparkctlError(f"unexpected {type(error).__name__}: {error}", hint="SPARKCTL_DEBUG=1 shows where"))
+        sys.exit(SparkctlError.exit_code)

@@ -58,17 +58,21 @@ def up(
     sparkctl up --recipe v41-flash-3x          your three Sparks (~/.config/sparkctl/topology.yaml)
     sparkctl up --plan plan.json               exactly what `sparkctl plan --output plan.json` wrote
     """
+    import signal
     import time
 
     from launcher.choose_inputs import choose_inputs
-    from launcher.cli.follow import follow_cluster
+    from launcher.cli.follow import detached_text, follow_cluster
     from launcher.cli.show_progress import LiveProgress
     from launcher.cli.show_run import show_ready
     from launcher.connect import SshOptions, connect_all
+    from launcher.errors import Interrupted
     from launcher.launch_cluster import Stopwatch, check, launch
     from launcher.plan import plan_from_json
     from launcher.run_record import RunRecords
 
+    # A launch that is told to end (kill, a service manager) ends what it started, as with Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     stopwatch = Stopwatch(clock=time.monotonic)
     records = RunRecords()
     source: LaunchPlan | Inputs
@@ -91,7 +95,11 @@ def up(
         check(made, facts, progress, skip=skipped)
         result = launch(made, remotes, records, progress, stopwatch, skip=skipped)
         progress.close()
-        show_ready(result, remotes, records, as_json=json)
+        try:
+            show_ready(result, remotes, records, as_json=json)
+        except KeyboardInterrupt:
+            typer.echo(detached_text(made.run_id), err=True)
+            raise typer.Exit(Interrupted.exit_code) from None
         if follow:
             follow_cluster(result.record, remotes, records, progress)
 

@@ -60,7 +60,9 @@ def main(argv: list[str]) -> int:
     except BrokenPipeError:
         return 0
     except Exception as error:  # noqa: BLE001 - the edge: the launcher shows it with the node's name
-        answer({"error": "%s: %s" % (type(error).__name__, error), "trace": traceback.format_exc()})
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = "%s:%s (%s)" % (last.filename.rsplit("/", 1)[-1], last.lineno, last.name)
+        answer({"error": "%s: %s" % (type(error).__name__, error), "where": where})
         return 70
     return 0
 

@@ -4,8 +4,9 @@ a rank is dead, and 503 hides a model that could answer. Only a token counts."""
 from __future__ import annotations
 
 import json
-import select
+import os
 import sys
+import threading
 import time
 
 from launcher.node.answer import answer
@@ -17,6 +18,7 @@ GENERATE = {"text": "Hello", "sampling_params": {"max_new_tokens": 1, "temperatu
 
 def await_token(*, host: str, port: int, api_key: str | None, timeout_s: float, request_timeout_s: float) -> None:
     """Lines: {"health": status or reason} on each change, then {"token": text, "seconds": s} or {"gave_up": reason}."""
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
     deadline = time.monotonic() + timeout_s
     last_health: object = None
     reason = "the API did not answer"
@@ -34,9 +36,15 @@ def await_token(*, host: str, port: int, api_key: str | None, timeout_s: float, 
                 answer({"token": text, "seconds": reply["seconds"]})
                 return
             answer({"not_yet": reason})
-        if select.select([sys.stdin], [], [], POLL_S)[0] and not sys.stdin.buffer.read1(4096):
-            return
+        time.sleep(POLL_S)
     answer({"gave_up": reason})
+
+
+def _end_with_launcher() -> None:
+    """The request may take as long as the launch; when the launcher goes away, so do we, at once."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os._exit(0)
 
 
 def _generated(reply: dict) -> tuple[str | None, str]:

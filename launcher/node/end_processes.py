@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 from launcher.node.processes import Process, all_processes, shared_memory_files
 
 SHARED_MEMORY = Path("/dev/shm")
+DOCKER_TIMEOUT_S = 10.0
 
 
 def end_processes(list_processes: Callable[[], list[Process]], timeout_s: float) -> list[Process]:
@@ -24,11 +26,28 @@ def end_processes(list_processes: Callable[[], list[Process]], timeout_s: float)
         for process in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, signal.SIGKILL)
-        time.sleep(0.05)
+        time.sleep(0.03)
+
+
+def end_container(name: str) -> None:
+    """A container is no child of ours: killing `docker run` would leave it running. No error when it is gone."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(["docker", "rm", "--force", name], stdin=subprocess.DEVNULL, capture_output=True,
+                       timeout=DOCKER_TIMEOUT_S)  # fmt: skip
+
+
+def shared_memory_names() -> set[str]:
+    """Files in /dev/shm; empty where there is none."""
+    try:
+        return set(os.listdir(SHARED_MEMORY))
+    except OSError:
+        return set()
 
 
 def remove_shared_memory(names: set[str]) -> list[str]:
     """Unlink those files that our user owns and that no living process has mapped or open."""
+    if not names & shared_memory_names():
+        return []
     held = shared_memory_files(list(all_processes()))
     removed = []
     for name in sorted(names - held):

@@ -48,7 +48,7 @@ def living_processes(run_id: str, state: dict) -> list[Process]:
     """None can live when the node was booted since."""
     if state.get("boot_id") != boot_id():
         return []
-    return run_processes(run_id, state["node"], state.get("supervisor_pid", -1), state.get("session", -1))
+    return run_processes(run_id, state["node"], state.get("supervisor_pid", -1), state.get("supervisor_start_ticks", -1))
 
 
 def live_runs(state_path: str) -> list[dict]:

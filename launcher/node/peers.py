@@ -16,7 +16,12 @@ import threading
 import time
 
 BEAT_S = 1.0
+QUIET_S = 3.0  # two beats were missed: not an end yet, but worth telling
+# Workers are started after the head, over connections of their own: the first meeting may take longer than a beat.
+MIN_MEETING_S = 60.0
+HELLO_TIMEOUT_S = 5.0
 MAX_LINE_BYTES = 64 * 1024
+MAX_STRANGERS = 16  # connections that have not said hello
 
 
 class Peers:
@@ -26,18 +31,22 @@ class Peers:
     """
 
     def __init__(self, *, node: str, token: str, is_head: bool, address: str, port: int,
-                 num_workers: int, timeout_s: float) -> None:  # fmt: skip
+                 num_workers: int, timeout_s: float, meeting_s: float = MIN_MEETING_S) -> None:  # fmt: skip
         self.events: queue.SimpleQueue[tuple[str, str, dict]] = queue.SimpleQueue()
         self._node = node
         self._token = token
         self._address = (address, port)
         self._num_workers = num_workers
         self._timeout_s = timeout_s
+        self._meeting_s = max(meeting_s, timeout_s)
         self._lock = threading.Lock()
         self._links: dict[str, socket.socket] = {}
+        self._heard_s: dict[str, float] = {}
+        self._strangers = threading.Semaphore(MAX_STRANGERS)
         self._closing = threading.Event()
         if is_head and num_workers:
-            self._listener = socket.create_server(self._address, backlog=16)
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            self._listener = socket.create_server(self._address, family=family, backlog=16)
             self._spawn(self._accept)
         elif not is_head:
             self._spawn(self._connect)
@@ -46,10 +55,16 @@ class Peers:
     def _spawn(self, target, *args) -> None:
         threading.Thread(target=target, args=args, daemon=True).start()
 
+    def quiet(self) -> list[str]:
+        """Peers that were heard once and have missed two beats."""
+        now = time.monotonic()
+        with self._lock:
+            return sorted(peer for peer, heard_s in self._heard_s.items() if now - heard_s > QUIET_S)
+
     def tell_ended(self, detail: dict) -> None:
         """Tell every peer; returns after the bytes are handed to the kernel."""
-        self._send({"ended": {"node": self._node, **detail}})
         self._closing.set()
+        self._send({"ended": {"node": self._node, **detail}})
 
     def _send(self, message: dict) -> None:
         data = json.dumps(message).encode() + b"\n"
@@ -65,84 +80,125 @@ class Peers:
         while not self._closing.wait(BEAT_S):
             self._send({})
 
+    # Head ----------------------------------------------------------------------------------------------
+
     def _accept(self) -> None:
-        self._listener.settimeout(self._timeout_s)
+        self._listener.settimeout(1.0)
+        meeting_until = time.monotonic() + self._meeting_s
         while not self._closing.is_set():
+            with self._lock:
+                num_missing = self._num_workers - len(self._heard_s)
+            if num_missing > 0 and time.monotonic() > meeting_until:
+                text = "%d of %d workers did not reach the head's %s:%d in %.0f s" % (
+                    num_missing, self._num_workers, *self._address, self._meeting_s)  # fmt: skip
+                self.events.put(("silent", "workers", {"what": text}))
+                return
             try:
                 link, _ = self._listener.accept()
             except TimeoutError:
-                with self._lock:
-                    missing = self._num_workers - len(self._links)
-                if missing > 0:
-                    text = "%d of %d workers did not reach the head's %s:%d in %.0f s" % (
-                        missing, self._num_workers, *self._address, self._timeout_s)  # fmt: skip
-                    self.events.put(("silent", "workers", {"what": text}))
-                    return
                 continue
             except OSError:
                 return
-            self._spawn(self._serve, link)
+            if self._strangers.acquire(blocking=False):
+                self._spawn(self._serve, link)
+            else:
+                link.close()
 
     def _serve(self, link: socket.socket) -> None:
-        lines = self._lines(link)
-        hello = next(lines, None)
-        if not hello or not hmac.compare_digest(str(hello.get("token", "")), self._token):
+        """A stranger that does not know the token is sent away; nothing it does can end the run."""
+        try:
+            lines = _Lines(link, HELLO_TIMEOUT_S)
+            hello = next(lines, {})
+        finally:
+            self._strangers.release()
+        token = str(hello.get("token", "")).encode()
+        if not hmac.compare_digest(token, self._token.encode()) or not isinstance(hello.get("hello"), str):
             link.close()
             return
         self._add(hello["hello"], link)
         self._follow(hello["hello"], lines)
 
+    # Worker --------------------------------------------------------------------------------------------
+
     def _connect(self) -> None:
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self._meeting_s
         while not self._closing.is_set():
             try:
                 link = socket.create_connection(self._address, timeout=2.0)
+                # The hello goes first: once the link is known, the beat may write to it.
+                link.sendall(json.dumps({"hello": self._node, "token": self._token}).encode() + b"\n")
                 break
             except OSError as error:
                 if time.monotonic() > deadline:
-                    text = "the head's %s:%d was not reached in %.0f s: %s" % (*self._address, self._timeout_s, error)
+                    text = "the head's %s:%d was not reached in %.0f s: %s" % (*self._address, self._meeting_s, error)
                     self.events.put(("silent", "head", {"what": text}))
                     return
                 time.sleep(0.2)
         else:
             return
-        # The hello goes first: once the link is known, the beat may write to it.
-        link.sendall(json.dumps({"hello": self._node, "token": self._token}).encode() + b"\n")
         self._add("head", link)
-        self._follow("head", self._lines(link))
+        self._follow("head", _Lines(link, self._timeout_s))
+
+    # Both ----------------------------------------------------------------------------------------------
 
     def _add(self, peer: str, link: socket.socket) -> None:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._lock:
             self._links[peer] = link
+            self._heard_s[peer] = time.monotonic()
         self.events.put(("joined", peer, {}))
 
-    def _follow(self, peer: str, lines) -> None:
+    def _follow(self, peer: str, lines: _Lines) -> None:
+        lines.set_timeout(self._timeout_s)
         for message in lines:
-            if "ended" in message:
-                self.events.put(("ended", str(message["ended"].get("node", peer)), message["ended"]))
+            with self._lock:
+                self._heard_s[peer] = time.monotonic()
+            ended = message.get("ended")
+            if isinstance(ended, dict):
+                self.events.put(("ended", str(ended.get("node", peer)), ended))
                 return
         if not self._closing.is_set():
-            text = "no sign of life from %s for %.0f s, or its connection closed" % (peer, self._timeout_s)
-            self.events.put(("silent", peer, {"what": text}))
+            self.events.put(("silent", peer, {"what": "%s: %s" % (peer, lines.end)}))
 
-    def _lines(self, link: socket.socket):
-        """Messages of a link until it closes, is silent too long, or sends what is no message."""
-        link.settimeout(self._timeout_s)
-        buffer = b""
-        while True:
+
+class _Lines:
+    """Messages of a link until it closes, is silent too long, or sends what is no message; `end` says which."""
+
+    def __init__(self, link: socket.socket, timeout_s: float) -> None:
+        self.end = ""
+        self._link = link
+        self._buffer = b""
+        self.set_timeout(timeout_s)
+
+    def set_timeout(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._link.settimeout(timeout_s)
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> dict:
+        while b"\n" not in self._buffer:
+            if len(self._buffer) > MAX_LINE_BYTES:
+                self._stop("it sent a line that is too long")
             try:
-                data = link.recv(4096)
-            except OSError:
-                return
-            buffer += data
-            if not data or len(buffer) > MAX_LINE_BYTES:
-                return
-            *lines, buffer = buffer.split(b"\n")
-            for line in lines:
-                try:
-                    message = json.loads(line)
-                except ValueError:
-                    return
-                if isinstance(message, dict):
-                    yield message
+                data = self._link.recv(4096)
+            except TimeoutError:
+                self._stop("no sign of life for %.0f s: the node, its cable or its supervisor is down" % self._timeout_s)
+            except OSError as error:
+                self._stop("its connection broke: %s" % error.strerror)
+            if not data:
+                self._stop("its supervisor ended without a word")
+            self._buffer += data
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            self._stop("it sent what is no message")
+        if not isinstance(message, dict):
+            self._stop("it sent what is no message")
+        return message
+
+    def _stop(self, why: str) -> None:
+        self.end = why
+        raise StopIteration

@@ -1,8 +1,11 @@
 """Processes of a run, read from /proc.
 
 A process belongs to a run when it carries the run's id and node in its environment, or is in the
-supervisor's session, or descends from the supervisor. All three are needed: setproctitle overwrites the
+supervisor's session, or descends from one that does. All three are needed: setproctitle overwrites the
 environment that /proc shows, and a library may start a session of its own.
+
+Numbers are used again: the supervisor's pid and its session (the same number) count only while nobody else has
+that pid. As long as one process of a session lives, Linux gives the session's number to no new process.
 """
 
 from __future__ import annotations
@@ -66,24 +69,36 @@ def _has_environment(pid: int, wanted: tuple[bytes, ...]) -> bool:
     return all(item in entries for item in wanted)
 
 
-def run_processes(run_id: str, node: str, supervisor_pid: int, session: int) -> list[Process]:
+def run_processes(run_id: str, node: str, supervisor_pid: int, supervisor_start_ticks: int) -> list[Process]:
     """Living processes of the run on this node (zombies left out), the supervisor among them."""
     processes = all_processes()
+    leader = processes.get(supervisor_pid)
+    is_reused = leader is not None and leader.start_ticks != supervisor_start_ticks
+    session = None if is_reused else supervisor_pid
     wanted = (b"SPARKCTL_RUN_ID=" + run_id.encode(), b"SPARKCTL_NODE=" + node.encode())
-    supervisor = processes.get(supervisor_pid)
-    roots = {supervisor_pid} if supervisor and supervisor.session == session else set()
     members = {
         process.pid
         for process in processes.values()
-        if process.session == session or process.pid in roots or _has_environment(process.pid, wanted)
+        if process.session == session or _has_environment(process.pid, wanted)
     }
-    grew = True
+    return _living(processes, members)
+
+
+def descendants(pid: int) -> list[Process]:
+    """Living processes below `pid`: all that a subreaper started, whatever session they are in."""
+    processes = all_processes()
+    return [process for process in _living(processes, {pid}) if process.pid != pid]
+
+
+def _living(processes: dict[int, Process], members: set[int]) -> list[Process]:
+    """Those processes and all below them, but zombies and the asking process itself."""
+    grew = bool(members)
     while grew:
         more = {p.pid for p in processes.values() if p.parent_pid in members and p.pid not in members}
         grew = bool(more)
-        members |= more
-    members.discard(os.getpid())
-    return [processes[pid] for pid in sorted(members) if processes[pid].state not in "ZX"]
+        members = members | more
+    found = (processes[pid] for pid in sorted(members) if pid in processes and pid != os.getpid())
+    return [process for process in found if process.state not in "ZX"]
 
 
 def same_process(pid: int, start_ticks: int) -> Process | None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from launcher.node.answer import Refused, answer
+from launcher.node.processes import same_process
 from launcher.node.run_dir import read_state, runs_root
 
 BLOCK_BYTES = 64 * 1024
@@ -24,16 +25,24 @@ def read_log(*, state_path: str, run_id: str, lines: int, follow: bool, name: st
     with open(path, "rb") as log:
         log.seek(_tail_offset(path, lines))
         while True:
+            over = not follow or _is_over(run_dir)  # before the last read: what was written until then is sent
             data = log.read(BLOCK_BYTES)
             if data:
                 answer({"log": data.decode("latin-1")})
                 continue
-            ended = (read_state(run_dir) or {}).get("phase") == "ended"
-            if not follow or ended:
+            if over:
                 answer({"eof": True})
                 return
             if select.select([sys.stdin], [], [], FOLLOW_S)[0] and not sys.stdin.buffer.read1(4096):
                 return
+
+
+def _is_over(run_dir: Path) -> bool:
+    """The run ended, or nobody is left to write its log."""
+    state = read_state(run_dir) or {}
+    if state.get("phase") == "ended":
+        return True
+    return same_process(state.get("supervisor_pid", -1), state.get("supervisor_start_ticks", -1)) is None
 
 
 def _tail_offset(path: Path, lines: int) -> int:

@@ -26,13 +26,17 @@ def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     temp = path.with_name(".%s.%d" % (path.name, os.getpid()))
     fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.replace(temp, path)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temp, path)
+    except OSError:  # a full disk, most likely: the half-written file must not keep it full
+        os.unlink(temp)
+        raise
 
 
 def read_json(path: Path) -> dict | None:

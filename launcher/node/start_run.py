@@ -6,33 +6,24 @@ The claim is made under a lock, so that of two starts at the same moment one is 
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from launcher.node.answer import Refused
 from launcher.node.list_runs import live_runs
+from launcher.node.node_lock import node_lock
 from launcher.node.processes import boot_id, memory_available_bytes
 from launcher.node.run_dir import read_state, runs_root, write_file, write_state
 
 KEEP_RUNS = 20  # run directories kept for their logs; the oldest ended ones go first
 START_TIMEOUT_S = 10.0
-
-
-@contextmanager
-def node_lock(state_path: str):
-    """One start at a time on this node; released by the kernel when this process ends."""
-    root = Path(state_path).expanduser()
-    root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(root / "node.lock", "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def start_run(*, state_path: str, run_id: str, node: dict, secrets: dict, code: str) -> dict:
@@ -41,7 +32,7 @@ def start_run(*, state_path: str, run_id: str, node: dict, secrets: dict, code: 
     `node`: name, argv, environment, is_head, ranks, heartbeat, limits (see `launcher/execute_plan.py`).
     `secrets`: engine options that must not stand in argv. `code`: base64 of the zip this runs from.
     """
-    with node_lock(state_path):
+    with _locked(state_path):
         others = live_runs(state_path)
         if others:
             other = others[0]
@@ -63,6 +54,26 @@ def start_run(*, state_path: str, run_id: str, node: dict, secrets: dict, code: 
         return _await_supervisor(run_dir)
 
 
+@contextmanager
+def _locked(state_path: str) -> Iterator[None]:
+    """The first thing that a start writes: where it cannot, the node's state directory is no place for runs."""
+    try:
+        lock = node_lock(state_path)
+        lock.__enter__()
+    except OSError as error:
+        raise _not_writable(state_path, error) from error
+    with ExitStack() as stack:
+        stack.push(lock)
+        yield
+
+
+def _not_writable(path: str | Path, error: OSError) -> Refused:
+    return Refused(
+        "the run's directory %s cannot be written: %s" % (path, error.strerror),
+        "free some space, or give the node another paths.state in the topology",
+    )
+
+
 def _write_run_dir(state_path: str, run_id: str, node: dict, secrets: dict, code: bytes) -> Path:
     run_dir = runs_root(state_path) / run_id
     try:
@@ -79,16 +90,13 @@ def _write_run_dir(state_path: str, run_id: str, node: dict, secrets: dict, code
             "run_id": run_id, "node": node["name"], "phase": "starting", "boot_id": boot_id(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "started_unix": time.time(),
             "memory_available_before_bytes": memory_available_bytes(),
-            "is_head": node["is_head"], "api": node["api"],
+            "is_head": node["is_head"], "api": node["api"], "container": node["container"],
         })  # fmt: skip
     except FileExistsError as error:
-        raise Refused("run %s exists already on this node" % run_id, "sparkctl up without --run-id") from error
+        raise Refused("run %s exists already on this node, or was ended meanwhile" % run_id, "sparkctl up") from error
     except OSError as error:
         shutil.rmtree(run_dir, ignore_errors=True)
-        raise Refused(
-            "the run's directory %s cannot be written: %s" % (run_dir, error.strerror),
-            "free some space, or give the node another paths.state in the topology",
-        ) from error
+        raise _not_writable(run_dir, error) from error
     return run_dir
 
 

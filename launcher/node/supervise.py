@@ -1,7 +1,7 @@
 """The supervisor of one node: holds the engine, watches its ranks, and ends everything together.
 
 It is the session leader and subreaper of all processes of the run on this node. It ends the run when the
-engine's main process or one of its schedulers ends, when a rank stays stopped (SIGSTOP), when a peer ended or
+engine's main process or one of its children ends, when a rank stays stopped (SIGSTOP), when a peer ended or
 fell silent, or when asked to (SIGTERM). Each end is written to state.json with its cause, then told to the peers.
 """
 
@@ -17,17 +17,19 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.node.end_processes import end_processes, remove_shared_memory
+from launcher.node.end_processes import end_container, end_processes, remove_shared_memory, shared_memory_names
 from launcher.node.engine_output import EngineOutput
 from launcher.node.exit_watch import ExitWatch, describe_wait_status
 from launcher.node.peers import Peers
-from launcher.node.processes import boot_id, read_process, run_processes, shared_memory_files
+from launcher.node.processes import Process, boot_id, descendants, read_process, run_processes, shared_memory_files
 from launcher.node.run_dir import forget_secrets, read_json, read_state, write_state
 
 TICK_S = 0.1
 SCAN_S = 0.5  # how often /proc is read as a whole; exits are seen each tick through pidfds
-SHARED_MEMORY_SCAN_S = 2.0
 RANK_TITLE = "sglang::scheduler"
+# The engine's other children, and those that have no title yet: they import for seconds before they take one.
+CHILD_TITLES = ("sglang::", "--multiprocessing-fork")
+PARENT_END_S = 0.05  # a child that dies with the engine's main process may be seen a moment before it
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -36,7 +38,10 @@ def supervise(run_dir: str) -> int:
     """Entry of the supervisor process. Returns its exit status."""
     directory = Path(run_dir)
     state = read_state(directory) or {}
-    description = read_json(directory / "node.json") or {}
+    description = read_json(directory / "node.json")
+    if description is None or state.get("phase") != "starting":
+        print("the run was ended before its supervisor started", file=sys.stderr)
+        return 1
     supervisor = Supervisor(directory, state, description["node"], description["secrets"])
     try:
         supervisor.start()
@@ -53,10 +58,12 @@ class Supervisor:
         self.state = state
         self.node = node
         self.secrets = secrets
-        self.ranks: dict[int, ExitWatch] = {}
+        self.watched: dict[int, tuple[str, ExitWatch]] = {}  # pid -> title, watch
         self.shared_memory: set[str] = set()
+        self.shared_memory_seen: set[str] = set()
         self.stopped_since: dict[int, float] = {}
         self.asked_to_stop = False
+        self.unsaved = False
         self.peers: Peers | None = None
         self.engine: subprocess.Popen | None = None
         self.output: EngineOutput | None = None
@@ -71,9 +78,7 @@ class Supervisor:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         me = read_process(os.getpid())
         assert me is not None
-        self.state.update(supervisor_pid=me.pid, supervisor_start_ticks=me.start_ticks, session=os.getsid(0),
-                          boot_id=boot_id(), ranks={}, end=None)  # fmt: skip
-        (self.run_dir / "supervisor.pid").write_text("%d\n" % me.pid)
+        self.state.update(supervisor_pid=me.pid, supervisor_start_ticks=me.start_ticks, boot_id=boot_id(), ranks={}, end=None)
         try:
             self.peers = self._start_peers()
             self.engine = self._start_engine(libc)
@@ -81,17 +86,17 @@ class Supervisor:
             self.end({"kind": "start", "what": "the engine could not be started: %s" % error})
             sys.exit(1)
         self.state.update(phase="running", engine_pid=self.engine.pid)
-        write_state(self.run_dir, self.state)
+        self._save()
 
     def _start_peers(self) -> Peers | None:
         heartbeat = self.node["heartbeat"]
         if heartbeat is None:
             return None
-        return Peers(node=self.node["name"], token=self.secrets_token(), is_head=self.node["is_head"],
+        return Peers(node=self.node["name"], token=self._token(), is_head=self.node["is_head"],
                      address=heartbeat["address"], port=heartbeat["port"], num_workers=heartbeat["num_workers"],
                      timeout_s=heartbeat["timeout_s"])  # fmt: skip
 
-    def secrets_token(self) -> str:
+    def _token(self) -> str:
         return str(self.node["token"])
 
     def _start_engine(self, libc: ctypes.CDLL) -> subprocess.Popen:
@@ -109,38 +114,56 @@ class Supervisor:
             )  # fmt: skip
         finally:
             os.close(write_end)
-        secrets = [str(value) for value in self.secrets.values()] + [self.secrets_token()]
+        secrets = [str(value) for value in self.secrets.values()] + [self._token()]
         self.output = EngineOutput(read_end, self.run_dir / "engine.log", secrets)
         return engine
 
     def _on_stop_signal(self, number: int, frame: object) -> None:
         self.asked_to_stop = True
 
+    def _save(self) -> None:
+        """A full disk must not end the run: what could not be saved is saved when there is room again."""
+        try:
+            write_state(self.run_dir, self.state)
+            self.unsaved = False
+        except OSError:
+            self.unsaved = True
+
     # Watch ---------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        next_scan = next_memory_scan = 0.0
+        next_scan = 0.0
         while True:
             now = time.monotonic()
-            cause = self._stop_request() or self._rank_end() or self._engine_end() or self._peer_end()
+            cause = self._stop_request() or self._engine_or_child_end() or self._peer_end()
             if cause is None and now >= next_scan:
                 next_scan = now + SCAN_S
                 cause = self._scan(now)
             if cause is not None:
                 self.end(cause)
                 return
-            if now >= next_memory_scan:
-                next_memory_scan = now + SHARED_MEMORY_SCAN_S
-                self.shared_memory |= shared_memory_files([p.pid for p in self._processes()])
+            self._note_shared_memory()
             time.sleep(TICK_S)
 
-    def _processes(self) -> list:
-        me = os.getpid()
-        found = run_processes(self.state["run_id"], self.node["name"], me, self.state["session"])
-        return [process for process in found if process.pid != me]
+    def _processes(self) -> list[Process]:
+        """All that the engine started. As subreaper we are above it; a container's processes are not below us."""
+        if not self.node["container"]:
+            return descendants(os.getpid())
+        return run_processes(self.state["run_id"], self.node["name"], os.getpid(), self.state["supervisor_start_ticks"])
 
     def _stop_request(self) -> dict | None:
         return {"kind": "stopped", "what": "stopped on request"} if self.asked_to_stop else None
+
+    def _engine_or_child_end(self) -> dict | None:
+        """Which was first? A killed main process takes its children along, a dead child makes it end by itself."""
+        engine_end = self._engine_end()
+        child_end = self._child_end()
+        if child_end is not None and engine_end is None:
+            time.sleep(PARENT_END_S)
+            engine_end = self._engine_end()
+        if engine_end is None or (child_end is not None and "signal" not in engine_end):
+            return child_end
+        return engine_end
 
     def _engine_end(self) -> dict | None:
         assert self.engine is not None
@@ -162,12 +185,18 @@ class Supervisor:
             if found is not None and found.si_pid != self.engine.pid:
                 os.waitpid(found.si_pid, os.WNOHANG)
 
-    def _rank_end(self) -> dict | None:
-        for pid, watch in self.ranks.items():
-            if watch.poll():
-                title = self.state["ranks"][str(pid)]
-                return {"kind": "rank", "what": "%s ended" % title, "pid": pid,
-                        **describe_wait_status(watch.wait_status())}  # fmt: skip
+    def _child_end(self) -> dict | None:
+        for pid, (title, watch) in list(self.watched.items()):
+            if not watch.poll():
+                continue
+            how = describe_wait_status(watch.wait_status())
+            if title.startswith("sglang::"):
+                kind = "rank" if title.startswith(RANK_TITLE) else "child"
+                return {"kind": kind, "what": "%s ended" % title, "pid": pid, **how}
+            if "signal" in how:
+                return {"kind": "child", "what": "a starting child of the engine ended", "pid": pid, **how}
+            watch.close()  # one that had a small job and ended by itself
+            del self.watched[pid]
         return None
 
     def _peer_end(self) -> dict | None:
@@ -178,24 +207,21 @@ class Supervisor:
                 kind, peer, detail = self.peers.events.get_nowait()
             except queue.Empty:
                 return None
+            if kind == "ended" and detail.get("kind") == "stopped":
+                return {"kind": "stopped", "peer": peer, "what": "stopped on request, as node %s" % peer}
             if kind == "ended":
                 return {"kind": "peer", "peer": peer, "what": "node %s ended: %s" % (peer, detail.get("what", "?"))}
             if kind == "silent":
                 return {"kind": "peer-silent", "peer": peer, "what": detail["what"]}
             self.state.setdefault("peers_joined", []).append(peer)
-            write_state(self.run_dir, self.state)
+            self._save()
 
     def _scan(self, now: float) -> dict | None:
-        """New ranks, and ranks that somebody stopped."""
+        """New children of the engine, those that somebody stopped, and peers that are quiet."""
+        changed = self.unsaved
         processes = self._processes()
         for process in processes:
-            if process.title.startswith(RANK_TITLE) and process.pid not in self.ranks:
-                try:
-                    self.ranks[process.pid] = ExitWatch(process.pid)
-                except ProcessLookupError:
-                    continue
-                self.state["ranks"][str(process.pid)] = process.title
-                write_state(self.run_dir, self.state)
+            changed |= self._watch_child(process)
         stopped = {process.pid: process for process in processes if process.state == "T"}
         self.stopped_since = {pid: self.stopped_since.get(pid, now) for pid in stopped}
         limit_s = self.node["limits"]["freeze_timeout_s"]
@@ -203,11 +229,51 @@ class Supervisor:
             if now - since >= limit_s:
                 return {"kind": "frozen", "pid": pid,
                         "what": "%s stayed stopped (SIGSTOP) for %.0f s" % (stopped[pid].title[:80], limit_s)}  # fmt: skip
-        frozen = sorted(stopped)
-        if frozen != self.state.get("frozen", []):
-            self.state["frozen"] = frozen
-            write_state(self.run_dir, self.state)
+        quiet = self.peers.quiet() if self.peers else []
+        changed |= sorted(stopped) != self.state.get("frozen", []) or quiet != self.state.get("quiet_peers", [])
+        self.state.update(frozen=sorted(stopped), quiet_peers=quiet)
+        if changed:
+            self._save()
         return None
+
+    def _watch_child(self, process: Process) -> bool:
+        """True when a rank was seen for the first time."""
+        assert self.engine is not None
+        known = self.watched.pop(process.pid, None)
+        if self._is_part_of_engine(process):
+            with suppress(ProcessLookupError):
+                self.watched[process.pid] = (process.title, known[1] if known else ExitWatch(process.pid))
+        elif known:
+            known[1].close()
+        if process.pid not in self.watched or not process.title.startswith(RANK_TITLE):
+            return False
+        is_new = str(process.pid) not in self.state["ranks"]
+        self.state["ranks"][str(process.pid)] = process.title
+        return is_new
+
+    def _is_part_of_engine(self, process: Process) -> bool:
+        """A scheduler anywhere below us, or a child that the engine's main process forked or spawned to become one."""
+        assert self.engine is not None
+        if process.title.startswith(RANK_TITLE):
+            return True
+        if process.parent_pid != self.engine.pid:
+            return False
+        return process.title == " ".join(self.engine.args) or any(part in process.title for part in CHILD_TITLES)
+
+    def _note_shared_memory(self) -> None:
+        """Which files in /dev/shm are ours is only visible while they are in use: looked at when a new one appears.
+
+        The names are kept in state.json too, for the end of a run whose supervisor was killed.
+        """
+        names = shared_memory_names()
+        new, self.shared_memory_seen = names - self.shared_memory_seen, names
+        if not new:
+            return
+        self.shared_memory |= shared_memory_files([process.pid for process in self._processes()])
+        known = sorted(self.shared_memory & names)
+        if known != self.state.get("shared_memory", []):
+            self.state["shared_memory"] = known
+            self._save()
 
     # End -----------------------------------------------------------------------------------------------
 
@@ -215,27 +281,32 @@ class Supervisor:
         """Write the cause, tell the peers, end every process of the run, and leave nothing behind."""
         cause = {**cause, "at_unix": time.time()}
         self.state.update(phase="ending", end=cause)
-        write_state(self.run_dir, self.state)
+        self._save()
         if self.peers is not None:
             self.peers.tell_ended({key: cause[key] for key in ("kind", "what") if key in cause})
-        asked = cause["kind"] == "stopped"
         if self.engine is not None:
             self.shared_memory |= shared_memory_files([p.pid for p in self._processes()])
-            if asked and self.engine.returncode is None:
-                self._ask_engine_to_end()
-            end_processes(self._processes, timeout_s=3.0)
-            if self.engine.returncode is None:
-                try:
-                    self.engine.wait(timeout=3.0)
-                except subprocess.TimeoutExpired:
-                    cause["left_running"] = self.engine.pid
+            self._end_engine(cause)
         if self.output is not None:
             self.output.finish(1.0)
             self.state["dropped_log_bytes"] = self.output.dropped_bytes
         self.state["shared_memory_removed"] = remove_shared_memory(self.shared_memory)
         self.state.update(phase="ended", end=cause)
-        forget_secrets(self.run_dir)
-        write_state(self.run_dir, self.state)
+        forget_secrets(self.run_dir)  # first: on a full disk it makes room for the state
+        self._save()
+
+    def _end_engine(self, cause: dict) -> None:
+        assert self.engine is not None
+        if cause["kind"] == "stopped" and self.engine.returncode is None:
+            self._ask_engine_to_end()
+        if self.node["container"]:
+            end_container(self.node["container"])
+        left = end_processes(self._processes, timeout_s=3.0)
+        if left:
+            cause["left_running"] = [process.pid for process in left]
+        if self.engine.returncode is None:
+            with suppress(subprocess.TimeoutExpired):
+                self.engine.wait(timeout=1.0)
 
     def _ask_engine_to_end(self) -> None:
         """SIGTERM drains rank 0; workers end with it. A worker ignores SIGTERM, so it only waits for rank 0."""

@@ -32,8 +32,8 @@ def watch_run(*, state_path: str, run_id: str, log_offset: int = 0) -> None:
     with open(run_dir / "engine.log", "rb") as log:
         log.seek(0, os.SEEK_END) if log_offset < 0 else log.seek(log_offset)
         while True:
+            state = read_state(run_dir) or {}  # before the log: what was written until an end is sent
             more = _send_log(log)
-            state = read_state(run_dir) or {}
             if state != last_state:
                 last_state = state
                 answer({"state": state})
