@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from launcher.command_end import describe_end, line_too_long, output_too_long, timed_out
-from launcher.errors import NodeFailed
+from launcher.errors import ConnectionLost, NodeFailed
 from launcher.line_reader import MAX_LINE_BYTES, LineReader
 from launcher.output_capture import MAX_OUTPUT_BYTES, OutputCapture
 from launcher.remote import RemoteResult
@@ -36,8 +36,9 @@ class SshRemote:
         self.node = target.node
         self._target = target
         self._max_output_bytes = max_output_bytes
-        self._lock = threading.Lock()
+        self._connect_lock = threading.Lock()
         self._link: SshLink | None = None
+        self._num_closes = 0
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> RemoteResult:
         """See Remote.run. `timeout_s` counts from the start of the command, not of the connection."""
@@ -67,21 +68,34 @@ class SshRemote:
         return SshStream(self.node, link, _start(link, argv), stdin)
 
     def close(self) -> None:
-        """Close the connection; commands still running on the node see the end of their stdin."""
-        with self._lock:
-            link, self._link = self._link, None
+        """Close the connection; commands still running on the node see the end of their stdin.
+
+        Does not wait for a connection that another thread is opening: that one is closed once open.
+        """
+        self._num_closes += 1
+        link, self._link = self._link, None
         if link is not None:
             link.close()
 
     def _connect(self) -> SshLink:
-        with self._lock:
-            if self._link is not None and self._link.alive:
-                return self._link
-            if self._link is not None:
-                self._link.close()
-            self._link = None  # stays so when connecting fails
-            self._link = open_link(resolve_target(self._target))
-            return self._link
+        with self._connect_lock:
+            link = self._link
+            if link is not None and link.alive:
+                return link
+            if link is not None:
+                link.close()
+                self._link = None  # stays so when connecting fails
+            num_closes = self._num_closes
+            link = open_link(resolve_target(self._target))
+            if self._num_closes != num_closes:
+                link.close()
+                raise ConnectionLost(
+                    "SSH connection must stay open, got closed by the launcher while connecting.",
+                    hint="repeat the command",
+                    node=self.node,
+                )
+            self._link = link
+            return link
 
 
 class SshStream:

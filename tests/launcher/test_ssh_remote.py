@@ -301,6 +301,34 @@ def test_closing_the_remote_ends_a_reader_in_another_thread(remote: SshRemote) -
             stream.read_line(5)
 
 
+def test_close_does_not_wait_for_a_connection_being_opened(hosts: NetnsHosts) -> None:
+    node = hosts["node3"]
+    server = [p.pid for p in node.sshd_processes()]
+    for pid in server:
+        os.kill(pid, signal.SIGSTOP)
+    remote = SshRemote(target_of(node))
+    caught: list[BaseException] = []
+
+    def connect() -> None:
+        try:
+            remote.run(["true"])
+        except ConnectionLost as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    time.sleep(0.3)
+    started = time.monotonic()
+    remote.close()
+    assert time.monotonic() - started < 0.2
+    for pid in server:
+        os.kill(pid, signal.SIGCONT)
+    thread.join()
+    assert "closed by the launcher while connecting" in str(caught[0])
+    assert remote.run(["echo", "anew"]).stdout == b"anew\n"
+    remote.close()
+
+
 # Host keys
 
 
