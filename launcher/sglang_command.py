@@ -93,6 +93,9 @@ def engine_environment(recipe: Recipe, node: Node, *, run_id: str, home: str, us
 
 def _extension_environment(recipe: Recipe, engram_path: str) -> Iterator[tuple[str, str]]:
     extensions = recipe.extensions
+    if recipe.engine.runtime == "cpu":
+        # Each node imports the engine once, not three times; on few cores that is most of the start.
+        yield "SPARKCTL_FORK_CHILDREN", "1"
     if extensions.dspark.enabled:
         yield "SGLANG_RAGGED_VERIFY_MODE", extensions.dspark.verify
     if extensions.engram.residence == "host":
