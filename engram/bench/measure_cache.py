@@ -1,0 +1,71 @@
+"""Steady state with a row cache, against the reference reader without and with a set-associative cache."""
+
+from engram._core import ReferenceReader
+from engram.bench.bench_setup import BenchSetup, RowMemory, read_once
+from engram.bench.clocks import measure
+from engram.bench.measure_text import REFERENCE_THREADS, _read
+from engram.bench.rounds import NUM_ROUNDS, Figure, Sample, alternate, median_of, median_ratio
+from engram.bench.text_trace import Kind
+from engram.bench.trace_figures import chunk_figures
+from engram.row_store import open_row_store
+
+CACHE_TOKENS = 65_536
+# Three times the cache's rows have passed before the first measured chunk.
+WARM_CHUNKS = 24
+
+
+def measure_steady_cache(setup: BenchSetup, kind: Kind) -> tuple[Figure, Figure]:
+    header = setup.header
+    cache_bytes = CACHE_TOKENS * len(header.columns) * header.row_bytes
+    chunks = [setup.chunk(kind, idx) for idx in range(WARM_CHUNKS + NUM_ROUNDS)]
+    memory = RowMemory(header, len(chunks[0]))
+    plain = ReferenceReader(path=str(setup.table), num_threads=REFERENCE_THREADS, cache_bytes=0)
+    cached = ReferenceReader(path=str(setup.table), num_threads=REFERENCE_THREADS, cache_bytes=cache_bytes)
+    with open_row_store([setup.table], queue_depth=setup.queue_depth, cache_bytes=cache_bytes) as store:
+        for chunk in chunks[:WARM_CHUNKS]:
+            read_once(store, header.layer_id, chunk, memory)
+            _read(cached, chunk, memory)
+
+        def ours(round_idx: int) -> Sample:
+            ids = chunks[WARM_CHUNKS + round_idx]
+            before = store.counters()
+            spent = read_once(store, header.layer_id, ids, memory)
+            hits = store.counters().hit_rows - before.hit_rows
+            return {"rows_per_s": len(ids) / spent.wall_s, "hit_share": hits / len(ids), "cpu_s": spent.cpu_s}
+
+        def reference(reader: ReferenceReader, round_idx: int) -> Sample:
+            ids = chunks[WARM_CHUNKS + round_idx]
+            hits = reader.hits
+            spent = measure(lambda: _read(reader, ids, memory))
+            share = (reader.hits - hits) / len(ids)
+            return {"rows_per_s": len(ids) / spent.wall_s, "hit_share": share, "cpu_s": spent.cpu_s}
+
+        rounds = alternate(
+            {
+                "ours": ours,
+                "reference": lambda round_idx: reference(plain, round_idx),
+                "reference_cached": lambda round_idx: reference(cached, round_idx),
+            }
+        )
+    notes = {
+        **chunk_figures(chunks, header.rows_per_page).as_dict(),
+        "cache_bytes": float(cache_bytes),
+        "ours_hit_share": median_of(rounds, "ours", "hit_share"),
+        # Repeats within a chunk are hits for the reference once the first has been read.
+        "reference_cached_hit_share": median_of(rounds, "reference_cached", "hit_share"),
+        "ours_rows_per_s": median_of(rounds, "ours", "rows_per_s"),
+        "reference_rows_per_s": median_of(rounds, "reference", "rows_per_s"),
+        "reference_cached_rows_per_s": median_of(rounds, "reference_cached", "rows_per_s"),
+    }
+
+    def figure(name: str, rival: str, bar: float) -> Figure:
+        return Figure(
+            name=f"{kind}, steady state, cache of 64 k tokens: rows/s over the reference {name}",
+            value=median_ratio(rounds, ("ours", "rows_per_s"), (rival, "rows_per_s")),
+            bar=bar,
+            at_most=False,
+            samples=rounds,
+            notes=notes,
+        )
+
+    return figure("without cache", "reference", 3.0), figure("with 16-way cache", "reference_cached", 1.3)

@@ -1,0 +1,127 @@
+"""Runs the measurements by name and keeps every sample, one JSON file each."""
+
+import json
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from engram.bench.bench_setup import BenchSetup
+from engram.bench.fio import FIO_OPTIONS, fio_version
+from engram.bench.measure_cache import measure_steady_cache
+from engram.bench.measure_cold import DEPTHS, measure_cold_rows
+from engram.bench.measure_cost import measure_hit_cpu, measure_memory, measure_miss_cpu
+from engram.bench.measure_decode import measure_decode_beside_lookahead, measure_decode_p50
+from engram.bench.measure_text import measure_cold_text
+from engram.bench.rounds import Figure
+from engram.bench.synthetic_table import COLUMN_ROWS, ensure_table
+from engram.bench.text_trace import load_traces
+from engram.errors import EngramError
+from engram.table_format import HEADER_BYTES, parse_header
+from engram.write_file import write_atomically
+
+Measurement = Callable[[BenchSetup], Sequence[Figure]]
+
+
+def _at_depth(depth: int) -> Measurement:
+    return lambda setup: [measure_cold_rows(setup, depth)]
+
+
+MEASUREMENTS: dict[str, Measurement] = {
+    **{f"cold-{depth}": _at_depth(depth) for depth in DEPTHS},
+    "prose": lambda setup: measure_cold_text(setup, "prose"),
+    "code": lambda setup: measure_cold_text(setup, "code"),
+    "cache-prose": lambda setup: measure_steady_cache(setup, "prose"),
+    "cache-code": lambda setup: measure_steady_cache(setup, "code"),
+    "decode": lambda setup: [measure_decode_p50(setup)],
+    "decode-lookahead": lambda setup: [measure_decode_beside_lookahead(setup)],
+    "cpu-hit": lambda setup: [measure_hit_cpu(setup, "prose")],
+    "cpu-miss": lambda setup: [measure_miss_cpu(setup)],
+    "memory": lambda setup: [measure_memory(setup)],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRequest:
+    directory: Path
+    """Where the table (5.6 GB) and the traces are kept; on the disk to be measured."""
+    results: Path
+    text_roots: tuple[Path, ...]
+    only: tuple[str, ...] = ()
+    """Names of MEASUREMENTS; empty for all."""
+    queue_depth: int = 128
+    column_rows: int = COLUMN_ROWS
+
+
+def default_text_roots() -> tuple[Path, ...]:
+    """System documentation and headers, and this Python's library with its packages."""
+    candidates = (Path("/usr/share"), Path("/usr/include"), Path(sys.base_prefix), Path(sys.prefix))
+    return tuple(dict.fromkeys(root for root in candidates if root.is_dir()))
+
+
+def run_bench(request: BenchRequest, report: Callable[[str], None]) -> list[Figure]:
+    """Measures, writes <results>/<name>.json for each, returns all figures; `report` gets one line each."""
+    names = request.only or tuple(MEASUREMENTS)
+    for name in names:
+        if name not in MEASUREMENTS:
+            raise EngramError(
+                f"--only must be of {', '.join(MEASUREMENTS)}, got {name}.", hint="leave it out to run all"
+            )
+    report(f"table and traces in {request.directory}")
+    setup = _prepare(request)
+    request.results.mkdir(parents=True, exist_ok=True)
+    figures: list[Figure] = []
+    for name in names:
+        measured = MEASUREMENTS[name](setup)
+        _write(request, name, measured)
+        for figure in measured:
+            report(format_figure(figure))
+        figures += measured
+    return figures
+
+
+def format_figure(figure: Figure) -> str:
+    sign = "<=" if figure.at_most else ">="
+    verdict = "ok" if figure.reached else "BELOW THE BAR"
+    line = (
+        f"{figure.name}: {figure.value:.3g} {figure.unit}".rstrip()
+        + f" (bar {sign} {figure.bar:g}) {verdict}"
+    )
+    notes = "".join(f"\n    {name} {value:.4g}" for name, value in (figure.notes or {}).items())
+    return line + notes
+
+
+def _prepare(request: BenchRequest) -> BenchSetup:
+    table = ensure_table(request.directory, request.column_rows)
+    with table.open("rb") as file:
+        header = parse_header(file.read(HEADER_BYTES), str(table))
+    return BenchSetup(
+        table=table,
+        header=header,
+        traces=load_traces(request.directory / "trace", request.text_roots, request.column_rows),
+        queue_depth=request.queue_depth,
+        rng=np.random.default_rng(),
+    )
+
+
+def _write(request: BenchRequest, name: str, figures: Sequence[Figure]) -> None:
+    document = {
+        "measurement": name,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": f"sparkctl engram bench --only {name} --queue-depth {request.queue_depth}",
+        "column_rows": request.column_rows,
+        "versions": {
+            "fio": fio_version(),
+            "fio_options": " ".join(FIO_OPTIONS),
+            "kernel": platform.release(),
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+        },
+        "figures": [{**asdict(figure), "reached": figure.reached} for figure in figures],
+    }
+    write_atomically(request.results / f"{name}.json", json.dumps(document, indent=1).encode())
