@@ -140,12 +140,8 @@ def launch(plan: LaunchPlan, remotes: Mapping[str, Remote], records: RunRecords,
         key = records.make_key(plan.run_id) if plan.api.needs_key else None
         progress.step(f"starting {len(plan.nodes)} node(s), run {plan.run_id}")
         start_nodes(plan, remotes, token=secrets.token_hex(16), api_key=key)
-        records.close_superseded(plan)
         watch_time.lap("start_s")
-        with watching(plan) as watch:
-            watch.open(remotes)
-            watch.await_token(remotes[plan.head.name], api_key=key, timeout_s=plan.limits.ready_timeout_s)
-            token = await_ready(watch, remotes, progress)
+        view, token = _first_token(plan, remotes, records, progress, key)
         watch_time.lap("engine_s")
     except KeyboardInterrupt as interrupt:
         _note_failure(records, record, "interrupted", watch_time)
@@ -158,7 +154,23 @@ def launch(plan: LaunchPlan, remotes: Mapping[str, Remote], records: RunRecords,
         raise
     record = records.update(record, status="ready", timings=watch_time.seconds)
     records.remove_old()
-    return LaunchResult(record=record, token=token, view=watch.view)
+    return LaunchResult(record=record, token=token, view=view)
+
+
+def _first_token(plan: LaunchPlan, remotes: Mapping[str, Remote], records: RunRecords, progress: Progress,
+                 key: str | None) -> tuple[ClusterView, str]:  # fmt: skip
+    """From here on processes run: whatever goes wrong, they are ended before the error goes on."""
+    try:
+        records.close_superseded(plan)
+        with watching(plan) as watch:
+            watch.open(remotes)
+            watch.await_token(remotes[plan.head.name], api_key=key, timeout_s=plan.limits.ready_timeout_s)
+            return watch.view, await_ready(watch, progress)
+    except BaseException as error:
+        if isinstance(error, SparkctlError):
+            progress.failure(error)
+        end_all(plan, remotes, progress)
+        raise
 
 
 def _note_failure(records: RunRecords, record: RunRecord, note: str, watch_time: Stopwatch) -> None:
@@ -166,31 +178,25 @@ def _note_failure(records: RunRecords, record: RunRecord, note: str, watch_time:
     records.forget_key(record.run_id)
 
 
-def await_ready(watch: ClusterWatch, remotes: Mapping[str, Remote], progress: Progress) -> str:
-    """The first token, once every rank's process lives too. Raises RankDied or NotReady with everything ended."""
+def await_ready(watch: ClusterWatch, progress: Progress) -> str:
+    """The first token, once every rank's process lives too. Raises RankDied, RunStopped or NotReady."""
     started_s = watch.clock()
     plan = watch.view.plan
     silence = SilenceWatch(watch, progress)
-    try:
-        while True:
-            watch.pump(PUMP_S)
-            now_s = watch.clock()
-            progress.cluster(watch.view, now_s - started_s)
-            raise_if_failed(watch)
-            silence.check()
-            if watch.token is not None and watch.view.all_ranks_live(now_s):
-                return str(watch.token["token"])
-            if now_s - started_s > plan.limits.ready_timeout_s:
-                raise NotReady(
-                    f"the cluster must generate a token within {plan.limits.ready_timeout_s:.0f} s, it did not: "
-                    f"{watch.token_error or 'no answer'}",
-                    hint=f"sparkctl logs --run {plan.run_id}; or raise limits.ready_timeout_s in the recipe",
-                )
-    except BaseException as error:
-        if isinstance(error, SparkctlError):
-            progress.failure(error)
-        end_all(plan, remotes, progress)
-        raise
+    while True:
+        watch.pump(PUMP_S)
+        now_s = watch.clock()
+        progress.cluster(watch.view, now_s - started_s)
+        raise_if_failed(watch)
+        silence.check()
+        if watch.token is not None and watch.view.all_ranks_live(now_s):
+            return str(watch.token["token"])
+        if now_s - started_s > plan.limits.ready_timeout_s:
+            raise NotReady(
+                f"the cluster must generate a token within {plan.limits.ready_timeout_s:.0f} s, it did not: "
+                f"{watch.token_error or 'no answer'}",
+                hint=f"sparkctl logs --run {plan.run_id}; or raise limits.ready_timeout_s in the recipe",
+            )
 
 
 def end_all(plan: LaunchPlan, remotes: Mapping[str, Remote], progress: Progress) -> None:
@@ -239,7 +245,9 @@ class SilenceWatch:
         silent = view.silent(now_s)
         for name, why in silent.items():
             if name not in self._told:
-                self._progress.step(f"warning: {name}: no contact ({why}); its peers still hear it, trying again")
+                self._progress.step(
+                    f"warning: {name}: no contact ({why}); its peers still hear it, trying again"
+                )
         self._told = set(silent)
         if len(silent) == len(view.nodes) and all(
             now_s - node.last_beat_s > GIVE_UP_S for node in view.nodes.values()

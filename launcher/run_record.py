@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import NoSuchRun, UsageError
+from launcher.errors import ConfigError, NoSuchRun, UsageError
 from launcher.node.run_dir import write_file
 from launcher.plan import LaunchPlan, NodePlan, plan_from_json, plan_to_json
 
@@ -79,15 +81,39 @@ class RunRecords:
             raise NoSuchRun(
                 f"there must be a run {run_id}, this machine has {known}", hint="sparkctl status --all"
             )
-        value = json.loads(path.read_text())
-        return RunRecord(
-            plan=plan_from_json(json.dumps(value["plan"]), source=str(path)),
-            status=value["status"],
-            started_unix=value["started_unix"],
-            timings=value["timings"],
-            note=value["note"],
-            skipped_checks=tuple(value["skipped_checks"]),
-        )
+        try:
+            value = json.loads(path.read_text())
+            return RunRecord(
+                plan=plan_from_json(json.dumps(value["plan"]), source=str(path)),
+                status=value["status"],
+                started_unix=value["started_unix"],
+                timings=value["timings"],
+                note=value["note"],
+                skipped_checks=tuple(value["skipped_checks"]),
+            )
+        except (ValueError, KeyError, TypeError, ConfigError) as error:
+            raise ConfigError(
+                f"the record of run {run_id} must be one that this version wrote, got: {error}",
+                hint=f"if nothing of it runs any more, remove {path.parent}",
+            ) from error
+
+    def load_readable(self) -> list[RunRecord]:
+        """Newest first. A record of another version must not stand in the way of the others."""
+        found = []
+        for run_id in self.run_ids():
+            with suppress(ConfigError):
+                found.append(self.load(run_id))
+        return found
+
+    def unreadable(self) -> dict[str, ConfigError]:
+        """Run id -> what is wrong with its record."""
+        found = {}
+        for run_id in self.run_ids():
+            try:
+                self.load(run_id)
+            except ConfigError as error:
+                found[run_id] = error
+        return found
 
     def run_ids(self) -> list[str]:
         """Newest first: ids begin with their time."""
@@ -99,8 +125,7 @@ class RunRecords:
 
     def open_records(self) -> list[RunRecord]:
         """Runs that nobody has seen end, newest first."""
-        records = [self.load(run_id) for run_id in self.run_ids()]
-        return [record for record in records if record.status in ("starting", "ready")]
+        return [record for record in self.load_readable() if record.status in ("starting", "ready")]
 
     def choose(self, run_id: str | None) -> RunRecord:
         """The named run, or the only open one, or the newest. Raises NoSuchRun or UsageError."""
@@ -114,10 +139,10 @@ class RunRecords:
             )
         if still_open:
             return still_open[0]
-        newest = self.run_ids()
+        newest = self.load_readable()
         if not newest:
             raise NoSuchRun("no run was started from this machine", hint="sparkctl up --nodes 3")
-        return self.load(newest[0])
+        return newest[0]
 
     def key_path(self, run_id: str) -> Path:
         return self.root / run_id / "api.key"
@@ -147,9 +172,6 @@ class RunRecords:
 
     def remove_old(self) -> None:
         """Keep the newest records; only ended runs go."""
-        for run_id in self.run_ids()[KEEP_RECORDS:]:
-            record = self.load(run_id)
+        for record in self.load_readable()[KEEP_RECORDS:]:
             if record.status not in ("starting", "ready"):
-                for path in (self.root / run_id).iterdir():
-                    path.unlink()
-                (self.root / run_id).rmdir()
+                shutil.rmtree(self.root / record.run_id)

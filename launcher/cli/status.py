@@ -51,7 +51,9 @@ def status(
 def _list_runs(records: RunRecords, *, as_json: bool) -> None:
     import json as json_module
 
-    listed = [records.load(run_id) for run_id in records.run_ids()]
+    listed = records.load_readable()
+    for run_id, error in records.unreadable().items():
+        typer.echo(f"warning: {run_id}: {error.message}\n  -> {error.hint}", err=True)
     if as_json:
         rows = [
             {
