@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli import down, logs, plan, recipe, status, tiny_model, topology, up
+from launcher.cli import down, engram, fit, logs, plan, recipe, status, tiny_model, topology, up
 from launcher.cli.show_error import show_error
 from launcher.errors import SparkctlError
 
@@ -36,6 +36,8 @@ app.command("down")(down.down)
 app.command("status")(status.status)
 app.command("logs")(logs.logs)
 app.command("plan")(plan.plan)
+app.command("fit")(fit.fit)
+app.add_typer(engram.app, name="engram")
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(topology.app, name="topology")
 app.command("tiny-model")(tiny_model.tiny_model)
