@@ -1,4 +1,4 @@
-"""Builds the row store's C++ core (engram/core) as engram._core; everything else is in pyproject.toml."""
+"""Builds engram._core (the row store) and sgl_ext.engram._native (CUDA host nodes); the rest is in pyproject.toml."""
 
 import sys
 from pathlib import Path
@@ -16,6 +16,14 @@ if SOURCES and sys.platform.startswith("linux"):
             SOURCES,
             cxx_std=20,
             libraries=["uring"],
+            extra_compile_args=["-O3", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"],
+        )
+    )
+    extensions.append(
+        Pybind11Extension(
+            "sgl_ext.engram._native",
+            sorted(str(path) for path in Path("sgl_ext/engram/native").glob("*.cpp")),
+            cxx_std=20,
             extra_compile_args=["-O3", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"],
         )
     )

@@ -2,6 +2,7 @@
 
 SglExtError              root; message, hint, node, exit_code
   SettingError      3    an environment variable or model file has an unusable value
+  EngramReadError   7    Engram rows of a step could not be read; its output is withheld
   HookError         8    base of everything that concerns hooks
     VersionError    8    the installed SGLang is not one the hooks were written for
     TargetError     8    a hook target is missing from the installed SGLang
@@ -34,6 +35,10 @@ class SglExtError(Exception):
 
 class SettingError(SglExtError):
     exit_code = 3
+
+
+class EngramReadError(SglExtError):
+    exit_code = 7
 
 
 class HookError(SglExtError):

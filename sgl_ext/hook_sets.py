@@ -29,6 +29,7 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
         "kv_configure",
         "flashmla_metadata",
         "sparse_prefill_choice",
+        "kernel_num_heads",
         "attention_forward",
         "rope_inplace",
         "k_norm_rope_store",
@@ -42,7 +43,13 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
         "native_experts",
     ),
     HookSet.BALANCED_HEADS: (),
-    HookSet.ROW_STORE: (),
+    HookSet.ROW_STORE: (
+        "engram_embedding",
+        "engram_stager",
+        "engram_hasher",
+        "engram_admission",
+        "engram_output_gate",
+    ),
 }
 
 

@@ -1,0 +1,106 @@
+#include "step_reader.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace sgl_ext {
+
+ReaderPool::ReaderPool(ReadNow read_now_entry, std::size_t weight, std::size_t scale, unsigned num_threads)
+    : read_now(read_now_entry), weight_bytes(weight), scale_bytes(scale) {
+  for (unsigned idx = 0; idx < num_threads; ++idx) threads_.emplace_back([this] { run_forever(); });
+}
+
+ReaderPool::~ReaderPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ReaderPool::push(const std::vector<Part>& parts) {
+  {
+    const std::lock_guard lock(mutex_);
+    parts_.insert(parts_.end(), parts.begin(), parts.end());
+  }
+  // The pushing thread takes one part itself.
+  for (std::size_t idx = 1; idx < std::min(parts.size(), threads_.size() + 1); ++idx) wake_.notify_one();
+}
+
+// Runs one waiting part of this step, of the given layer first. False when none is waiting.
+bool ReaderPool::run_one(Step* step, std::size_t layer) {
+  Part part;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find_if(
+        parts_, [&](const Part& candidate) { return candidate.step == step && candidate.layer == layer; });
+    if (found == parts_.end()) return false;
+    part = *found;
+    parts_.erase(found);
+  }
+  part.step->run(part);
+  return true;
+}
+
+void ReaderPool::run_forever() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [this] { return stopping_ || !parts_.empty(); });
+    if (stopping_) return;
+    const Part part = parts_.front();
+    parts_.pop_front();
+    lock.unlock();
+    part.step->run(part);
+    lock.lock();
+  }
+}
+
+Step::Step(std::shared_ptr<ReaderPool> pool, std::vector<LayerRead> layers, std::size_t part_ids)
+    : pool_(std::move(pool)),
+      layers_(std::move(layers)),
+      left_(std::make_unique<std::atomic<std::size_t>[]>(layers_.size())) {
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    const std::size_t before = parts_.size();
+    for (std::size_t first = 0; first < layers_[layer].num_ids; first += part_ids)
+      parts_.push_back({this, layer, first, std::min(part_ids, layers_[layer].num_ids - first)});
+    parts_of_.push_back(parts_.size() - before);
+    nodes_.push_back({this, layer});
+  }
+}
+
+void Step::start() {
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    *layers_[layer].status = 0;
+    left_[layer].store(parts_of_[layer], std::memory_order_relaxed);
+  }
+  pool_->push(parts_);
+}
+
+void Step::wait(std::size_t layer) {
+  while (pool_->run_one(this, layer)) {
+  }
+  for (std::size_t left = left_[layer].load(std::memory_order_acquire); left != 0;
+       left = left_[layer].load(std::memory_order_acquire))
+    left_[layer].wait(left, std::memory_order_acquire);
+}
+
+void Step::run(const ReaderPool::Part& part) {
+  const LayerRead& layer = layers_[part.layer];
+  const int result = pool_->read_now(layer.reader, layer.ids + part.first, part.count,
+                                     layer.weight + part.first * pool_->weight_bytes,
+                                     layer.scale + part.first * pool_->scale_bytes);
+  if (result != 0) {
+    std::int64_t none = 0;
+    std::atomic_ref(*layer.status).compare_exchange_strong(none, result);
+  }
+  if (left_[part.layer].fetch_sub(1, std::memory_order_acq_rel) == 1) left_[part.layer].notify_all();
+}
+
+void Step::run_node(void* node) {
+  const auto* self = static_cast<const Node*>(node);
+  if (self->layer == 0) self->step->start();
+  self->step->wait(self->layer);
+}
+
+}  // namespace sgl_ext

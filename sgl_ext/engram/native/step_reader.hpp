@@ -1,0 +1,92 @@
+// Reads all Engram layers of one model step from CUDA host nodes: no GIL, no CUDA call.
+//
+// The node of the first layer starts every layer's reads, so that a step's cold rows share the drive's queue;
+// each layer's node returns once its own rows are there. Waiting nodes do parts of the work themselves.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace sgl_ext {
+
+// engram_read_now of engram/core/c_entry.hpp, handed over as an address: the two modules share no symbols.
+using ReadNow = int (*)(const void* reader, const std::int64_t* ids, std::size_t n, void* weight_out,
+                        void* scale_out);
+
+struct LayerRead {
+  const void* reader = nullptr;
+  const std::int64_t* ids = nullptr;  // looked at when the node runs: graphs are replayed with new ids
+  std::size_t num_ids = 0;
+  std::byte* weight = nullptr;
+  std::byte* scale = nullptr;
+  std::int64_t* status = nullptr;  // 0 or the step's first -errno; travels with the rows
+};
+
+class Step;
+
+class ReaderPool {
+ public:
+  ReaderPool(ReadNow read_now, std::size_t weight_bytes, std::size_t scale_bytes, unsigned num_threads);
+  ~ReaderPool();
+
+  const ReadNow read_now;
+  const std::size_t weight_bytes;
+  const std::size_t scale_bytes;
+
+ private:
+  friend class Step;
+  struct Part {
+    Step* step;
+    std::size_t layer;
+    std::size_t first;
+    std::size_t count;
+  };
+
+  void push(const std::vector<Part>& parts);
+  bool run_one(Step* step, std::size_t layer);
+  void run_forever();
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Part> parts_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+class Step {
+ public:
+  // part_ids: ids a part reads at once; parts of a layer run side by side.
+  Step(std::shared_ptr<ReaderPool> pool, std::vector<LayerRead> layers, std::size_t part_ids);
+
+  void start();
+  void wait(std::size_t layer);
+
+  // What cudaLaunchHostFunc gets: run_node with node(layer).
+  void* node(std::size_t layer) { return &nodes_[layer]; }
+  static void run_node(void* node);
+
+ private:
+  friend class ReaderPool;
+  struct Node {
+    Step* step;
+    std::size_t layer;
+  };
+
+  void run(const ReaderPool::Part& part);
+
+  const std::shared_ptr<ReaderPool> pool_;
+  const std::vector<LayerRead> layers_;
+  std::vector<ReaderPool::Part> parts_;
+  std::vector<std::size_t> parts_of_;
+  std::unique_ptr<std::atomic<std::size_t>[]> left_;
+  std::vector<Node> nodes_;
+};
+
+}  // namespace sgl_ext
