@@ -57,7 +57,7 @@ def main() -> None:
         shutil.rmtree(target, ignore_errors=True)
         shutil.rmtree(source)
     result = {
-        "what": "seconds of fio (sequential read beside sequential write) over seconds of packing the same bytes",
+        "what": "fio seconds (sequential read beside sequential write) over packing seconds, same bytes",
         "tp": options.tp,
         "workers": options.workers,
         "machine": platform.machine(),

@@ -19,6 +19,10 @@ FORBIDDEN = {
 }
 
 
+# `sparkctl engram` runs the row store's own code on this node, inside its functions only.
+ALLOWED = {("launcher/cli/engram.py", "engram")}
+
+
 def imported_packages(source: str) -> Iterator[tuple[int, str]]:
     """Line and top-level package of every absolute import, wherever in the file it stands."""
     for node in ast.walk(ast.parse(source)):
@@ -40,7 +44,7 @@ def test_no_file_imports_across(package: str) -> None:
         f"{path.relative_to(REPOSITORY)}:{line}: {name}"
         for path in files
         for line, name in imported_packages(path.read_text())
-        if name in FORBIDDEN[package]
+        if name in FORBIDDEN[package] and (str(path.relative_to(REPOSITORY)), name) not in ALLOWED
     ]
     assert found == []
 

@@ -236,7 +236,5 @@ def _choose_layers(layers: str | None, source: Checkpoint) -> tuple[int, ...]:
 def _numbers(option: str, text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.strip().isdecimal() and len(part) < 20 for part in parts):
-        raise UsageError(
-            f"{option} must be whole numbers with commas between, got {text!r}.", hint="like 0,1,2"
-        )
+        raise UsageError(f"{option} must be numbers like 0,1,2, got {text!r}.", hint="sparkctl engram --help")
     return tuple(int(part) for part in parts)

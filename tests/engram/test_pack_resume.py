@@ -28,7 +28,8 @@ from engram.pack_table import NoProgress, PackRequest, pack_tables
 checkpoint = open_checkpoint(Path(sys.argv[1]), revision="a" * 40)
 print("packing", flush=True)
 pack_tables(PackRequest(checkpoint=checkpoint, directory=Path(sys.argv[2]), source_repo="x", tp=2,
-    ranks=(0, 1), layer_ids=(1, 2), allow_buffered=True, chunk_bytes=1 << 20, sync_bytes=1 << 20, workers=2), NoProgress())
+    ranks=(0, 1), layer_ids=(1, 2), allow_buffered=True, chunk_bytes=1 << 20, sync_bytes=1 << 20,
+    workers=2), NoProgress())
 print("done", flush=True)
 """
 
