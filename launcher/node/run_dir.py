@@ -6,7 +6,7 @@
     engine.log        output of the engine, secrets masked
     supervisor.log    output of the supervisor itself
     state.json        the supervisor's view: pids, phase, ranks, how it ended (replaced atomically)
-    tmp/              TMPDIR of the engine
+    tmp/              temporary files of the engine, reached through a short link (removed when the run ended)
     reports/          what the plugin found on each rank (SPARKCTL_REPORT_DIR)
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 
@@ -59,7 +60,22 @@ def write_state(run_dir: Path, state: dict) -> None:
     write_file(run_dir / "state.json", json.dumps(state, indent=1).encode())
 
 
-def forget_secrets(run_dir: Path) -> None:
-    """Remove what only a living run needs."""
+def make_temp_link(run_dir: Path) -> str:
+    """A short path to the run's tmp/: the engine makes sockets there, and their paths end at 107 bytes."""
+    while True:
+        link = "/tmp/sparkctl-%s" % os.urandom(4).hex()
+        try:
+            os.symlink(run_dir / "tmp", link)
+            return link
+        except FileExistsError:
+            continue
+
+
+def remove_what_only_a_living_run_needs(run_dir: Path, state: dict) -> None:
+    """Secrets, temporary files, and the link to them."""
     for name in ("engine.yaml", "node.json"):
         (run_dir / name).unlink(missing_ok=True)
+    shutil.rmtree(run_dir / "tmp", ignore_errors=True)
+    link = Path(state.get("temp_link", "/nowhere"))
+    if link.is_symlink() and os.readlink(link) == str(run_dir / "tmp"):
+        link.unlink()

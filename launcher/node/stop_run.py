@@ -12,7 +12,7 @@ from launcher.node.end_processes import end_container, end_processes, remove_sha
 from launcher.node.list_runs import living_processes
 from launcher.node.node_lock import node_lock
 from launcher.node.processes import boot_id, memory_available_bytes, same_process, shared_memory_files
-from launcher.node.run_dir import forget_secrets, read_state, runs_root, write_state
+from launcher.node.run_dir import read_state, remove_what_only_a_living_run_needs, runs_root, write_state
 
 MEMORY_BACK_FRACTION = 0.9  # of what was available before the start; other programs may have grown meanwhile
 
@@ -79,8 +79,8 @@ def _ask_supervisor(state: dict, timeout_s: float) -> None:
 
 def _record_end(run_dir: Path, state: dict, was_alive: bool) -> dict:
     """The supervisor records its own end; when it could not, say that we ended the run."""
-    forget_secrets(run_dir)
     state = _state(run_dir, state["node"])
+    remove_what_only_a_living_run_needs(run_dir, state)
     if state["phase"] != "ended":
         what = "ended by sparkctl down without the help of its supervisor" if was_alive else "found dead by sparkctl down"
         state.update(phase="ended", end=state.get("end") or {"kind": "stopped", "what": what, "at_unix": time.time()})

@@ -22,7 +22,13 @@ from launcher.node.engine_output import EngineOutput
 from launcher.node.exit_watch import ExitWatch, describe_wait_status
 from launcher.node.peers import Peers
 from launcher.node.processes import Process, boot_id, descendants, read_process, run_processes, shared_memory_files
-from launcher.node.run_dir import forget_secrets, read_json, read_state, write_state
+from launcher.node.run_dir import (
+    make_temp_link,
+    read_json,
+    read_state,
+    remove_what_only_a_living_run_needs,
+    write_state,
+)
 
 TICK_S = 0.1
 SCAN_S = 0.5  # how often /proc is read as a whole; exits are seen each tick through pidfds
@@ -100,10 +106,11 @@ class Supervisor:
         return str(self.node["token"])
 
     def _start_engine(self, libc: ctypes.CDLL) -> subprocess.Popen:
+        self.state["temp_link"] = make_temp_link(self.run_dir)
         argv = list(self.node["argv"])
         if self.secrets:
             argv += ["--config", str(self.run_dir / "engine.yaml")]
-        environment = dict(self.node["environment"], TMPDIR=str(self.run_dir / "tmp"))
+        environment = dict(self.node["environment"], TMPDIR=self.state["temp_link"])
         read_end, write_end = os.pipe()
         try:
             engine = subprocess.Popen(
@@ -292,7 +299,7 @@ class Supervisor:
             self.state["dropped_log_bytes"] = self.output.dropped_bytes
         self.state["shared_memory_removed"] = remove_shared_memory(self.shared_memory)
         self.state.update(phase="ended", end=cause)
-        forget_secrets(self.run_dir)  # first: on a full disk it makes room for the state
+        remove_what_only_a_living_run_needs(self.run_dir, self.state)  # on a full disk it makes room for the state
         self._save()
 
     def _end_engine(self, cause: dict) -> None:

@@ -1,0 +1,45 @@
+"""Fixtures of the tests that start the real engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.sparkctl_process import COMMAND, Sparkctl
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    if find_spec("sglang") is not None and COMMAND.exists():
+        return
+    missing = pytest.mark.skip(reason="needs the engine beside pytest: make up installs it")
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("sglang"):
+            item.add_marker(missing)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the tiny model of the local recipes."""
+    folder = tmp_path_factory.mktemp("models")
+    argv = [sys.executable, "-m", "sgl_ext.tiny_model", "qwen3", str(folder / "tiny-qwen3")]
+    subprocess.run(argv, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Sparkctl]:
+    """A user of the embedded default. Every run is ended afterwards, whatever the tests did."""
+    home = tmp_path_factory.mktemp("user") / "home"
+    place = home / ".local/share/sparkctl"
+    place.mkdir(parents=True)
+    (place / "models").symlink_to(models)
+    sparkctl = Sparkctl(home)
+    yield sparkctl
+    sparkctl.run("down", "--all")
+    sparkctl.close()
