@@ -4,7 +4,6 @@ T tokens, L Engram layers, C hash columns, R runs, W tokens of a window (the tok
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +22,8 @@ Ids = NDArray[np.int64]
 class RowHasher:
     """Holds the tables of one model; every method may be called from any thread and releases the GIL.
 
-    With rank and tp only the columns dealt to that rank are hashed (c % tp == rank). With packed_ids their
-    ids count the rows of that rank's packed file, else those of the layer's whole table.
+    With rank and tp only the columns dealt to that rank are hashed (c % tp == rank). Row ids always count the
+    rows of the layer's whole table, as the row store takes them.
     """
 
     def __init__(
@@ -36,18 +35,14 @@ class RowHasher:
         image_token_id: int | None = None,
         rank: int = 0,
         tp: int = 1,
-        packed_ids: bool = False,
     ) -> None:
         columns = range(layout.num_columns)[rank::tp]
         self.num_layers = len(layout.layer_ids)
         self.columns = tuple(columns)
         self.window_tokens = layout.window_tokens
         primes = [[layer[column] for column in columns] for layer in layout.primes]
-        if packed_ids:
-            offsets = [[0, *accumulate(layer[:-1])] for layer in primes]
-        else:
-            bounds = [layout.column_bounds(layer_id) for layer_id in layout.layer_ids]
-            offsets = [[layer[column] for column in columns] for layer in bounds]
+        bounds = [layout.column_bounds(layer_id) for layer_id in layout.layer_ids]
+        offsets = [[layer[column] for column in columns] for layer in bounds]
         self._vocab_size = len(token_map.class_ids)
         self._native = _NativeHasher(
             class_ids=token_map.class_ids,

@@ -169,6 +169,42 @@ def verify(
         typer.echo(f"{report.name}: header ok, {report.checked_blocks} of {report.num_blocks} MiB ok{rows}")
 
 
+@app.command()
+def bench(
+    directory: Annotated[
+        Path, typer.Option("--directory", metavar="DIR", help="Scratch folder on the disk to measure (6 GB).")
+    ],
+    results: Annotated[Path, typer.Option("--results", metavar="DIR", help="Folder of the raw results.")],
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="NAME,NAME", help="Measurements. Default: all.")
+    ] = None,
+    queue_depth: Annotated[int, typer.Option("--queue-depth", min=1, help="Reads in flight.")] = 128,
+) -> None:
+    """Measure the row store against this disk's limits (fio) and a reference reader, on a synthetic table.
+
+    \b
+    sparkctl engram bench --directory DIR --results results/engram
+    """
+    with _engram_errors():
+        from engram.bench.run_bench import BenchRequest, default_text_roots, run_bench
+
+        request = BenchRequest(
+            directory=directory,
+            results=results,
+            text_roots=default_text_roots(),
+            only=() if only is None else tuple(only.split(",")),
+            queue_depth=queue_depth,
+        )
+        figures = run_bench(request, report=typer.echo)
+    missed = [figure.name for figure in figures if not figure.reached]
+    if missed:
+        raise EngramFailed(
+            f"every figure must reach its bar, got {len(missed)} of {len(figures)} that do not: "
+            f"{', '.join(missed)} ({results}).",
+            hint="run it again on an idle machine; the raw samples are in the results folder",
+        )
+
+
 @app.command("hash")
 def hash_tokens(
     checkpoint: CheckpointOption,

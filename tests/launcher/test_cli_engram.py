@@ -28,7 +28,7 @@ class Ended:
 
 
 class Sparkctl:
-    """The command as the console script calls it, in this process: starting Python costs more than the test."""
+    """The command as the console script calls it, in this process: starting Python takes longer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
@@ -130,3 +130,8 @@ def test_hash_prints_the_rows_of_every_token(sparkctl: Sparkctl, tmp_path: Path)
     assert np.array_equal([[line["rows"]["1"], line["rows"]["2"]] for line in lines], wanted[:, :, 1::2])
     done = sparkctl("hash", "--checkpoint", tmp_path, "--ids", "99999")
     assert (done.returncode, "token ids must be 0 to" in done.stderr) == (7, True)
+
+
+def test_bench_refuses_an_unknown_measurement(sparkctl: Sparkctl, tmp_path: Path) -> None:
+    done = sparkctl("bench", "--directory", tmp_path, "--results", tmp_path, "--only", "warm")
+    assert (done.returncode, "--only must be of cold-32" in done.stderr) == (7, True), done.stderr
