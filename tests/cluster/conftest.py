@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.sparkctl_process import COMMAND, Sparkctl
+from tests.cluster.ssh_cluster import SshCluster, node_specs
+from tests.hosts import NetnsHosts
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,3 +45,20 @@ def local(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Sp
     yield sparkctl
     sparkctl.run("down", "--all")
     sparkctl.close()
+
+
+@pytest.fixture(scope="package")
+def ssh_nodes(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[SshCluster]:
+    with NetnsHosts(specs=node_specs(3)) as hosts:
+        folder = tmp_path_factory.mktemp("ssh-cluster")
+        cluster = SshCluster(hosts, Sparkctl(hosts.client_home), folder, models)
+        cluster.write_topology()
+        yield cluster
+        cluster.reset()
+
+
+@pytest.fixture
+def cluster(ssh_nodes: SshCluster) -> Iterator[SshCluster]:
+    """Three nodes with nothing on them, left so afterwards."""
+    yield ssh_nodes
+    ssh_nodes.reset()
