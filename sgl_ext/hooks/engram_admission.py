@@ -15,7 +15,9 @@ def announce_prompt(result: None, scheduler: Any, req: Any, *args: Any, **kwargs
     stager.poll()
     waiting = {queued.rid for queued in scheduler.waiting_queue}
     chunked = scheduler.chunked_req
-    stager.lookahead.keep_only(waiting | stager.under_way_ids | ({chunked.rid} if chunked is not None else set()))
+    stager.lookahead.keep_only(
+        waiting | stager.under_way_ids | ({chunked.rid} if chunked is not None else set())
+    )
     if req.rid in waiting:
         # After a retraction the outputs so far are prefilled again.
         stager.lookahead.admitted(req.rid, list(req.origin_input_ids) + list(req.output_ids))

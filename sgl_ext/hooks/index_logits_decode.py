@@ -25,7 +25,7 @@ def score_slots(
     if longest == 0:
         return out
     keys = _load_keys(table, slots[:, :longest], page_size)
-    scores = score_keys(q, weights.to(torch.bfloat16), keys)
+    scores = score_keys(q, weights, keys)
     hidden = torch.arange(longest) >= lens.unsqueeze(1)
     out[:, :longest] = scores.masked_fill(hidden, -torch.inf)
     return out

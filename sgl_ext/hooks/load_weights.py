@@ -19,6 +19,11 @@ def load_dequantised(
     **kwargs: Any,
 ) -> None:
     original(model, dequantise_stream(weights), *args, **kwargs)
+    dtype = model.lm_head.weight.dtype
+    for parameter in model.parameters():
+        # Some layers are bf16 by name; in an fp32 engine they must multiply with fp32 activations.
+        if parameter.dtype == torch.bfloat16:
+            parameter.data = parameter.data.to(dtype)
 
 
 HOOK = Hook(

@@ -9,7 +9,12 @@ import torch
 
 
 def score_keys(q_BHD: torch.Tensor, weights_BH: torch.Tensor, keys_BLD: torch.Tensor) -> torch.Tensor:
-    """fp32 [B, L]: sum over heads of weight * relu(q . k), rounded to bf16 where the GPU kernel rounds."""
-    dots = torch.einsum("bhd,bld->bhl", q_BHD.float(), keys_BLD.float()).to(torch.bfloat16).float()
-    weighted = (dots.relu() * weights_BH.float().unsqueeze(-1)).to(torch.bfloat16).float()
-    return weighted.sum(1).to(torch.bfloat16).float()
+    """fp32 [B, L]: sum over heads of weight * relu(q . k); keys_BLD may have one B for all rows.
+
+    With bf16 queries it is rounded where the GPU kernel rounds: each dot, each weighted dot, the sum.
+    """
+    dtype = q_BHD.dtype
+    dots = torch.einsum("bhd,bld->bhl", q_BHD.float(), keys_BLD.float().expand(q_BHD.shape[0], -1, -1))
+    dots = dots.to(dtype).float().relu()
+    weighted = (dots * weights_BH.float().unsqueeze(-1)).to(dtype).float()
+    return weighted.sum(1).to(dtype).float()

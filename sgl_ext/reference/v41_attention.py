@@ -97,7 +97,7 @@ def _compress(attention: _Layer, x: torch.Tensor) -> torch.Tensor:
     whole = x.shape[0] // 2 * 2
     kv, gate = kv[:whole].unflatten(0, (-1, 2)), gate[:whole].unflatten(0, (-1, 2))
     pooled = (kv * gate.softmax(1)).sum(1)
-    return attention.norm("compressor.norm", pooled.to(torch.bfloat16)).to(x.dtype)
+    return attention.norm("compressor.norm", pooled.to(x.dtype))
 
 
 def _index_scores(

@@ -1,0 +1,62 @@
+"""Runs SGLang's offline engine on the CPU for a list of prompts: python run_engine.py JOB.json OUT.json
+
+JOB: {"engine": {engine arguments}, "requests": [{"ids": [..], "new": 8, "last": 8}]}, served one after another.
+OUT: per request the greedy tokens, log-probabilities of the whole vocabulary for each new token and for the
+prompt's last `last` tokens, and how many prompt tokens came from the prefix cache.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+DEFAULTS: dict[str, Any] = {
+    "device": "cpu",
+    "dtype": "float32",
+    "max_total_tokens": 8192,
+    "max_running_requests": 4,
+    "chunked_prefill_size": 2048,
+    "context_length": 4096,
+    "cuda_graph_backend_decode": "disabled",
+    "cuda_graph_backend_prefill": "disabled",
+    "sampling_backend": "pytorch",
+    "grammar_backend": "none",
+    "mem_fraction_static": 0.3,
+    "log_level": "warning",
+}
+
+
+def serve(engine: Any, request: dict[str, Any], vocab_size: int) -> dict[str, Any]:
+    ids = request["ids"]
+    answer = engine.generate(
+        input_ids=ids,
+        sampling_params={"temperature": 0, "max_new_tokens": request["new"], "ignore_eos": True},
+        return_logprob=True,
+        logprob_start_len=len(ids) - request.get("last", 1),
+        token_ids_logprob=list(range(vocab_size)),
+    )
+    meta = answer["meta_info"]
+    return {
+        "tokens": answer["output_ids"],
+        "cached": meta["cached_tokens"],
+        "prompt": [[entry[0] for entry in row] for row in meta["input_token_ids_logprobs"] if row],
+        "new": [[entry[0] for entry in row] for row in meta["output_token_ids_logprobs"]],
+    }
+
+
+def main() -> None:
+    import sglang
+
+    job = json.loads(Path(sys.argv[1]).read_text())
+    config = json.loads((Path(job["engine"]["model_path"]) / "config.json").read_text())
+    engine = sglang.Engine(**(DEFAULTS | job["engine"]))
+    vocab_size = config["text_config"]["vocab_size"]
+    answers = [serve(engine, request, vocab_size) for request in job["requests"]]
+    engine.shutdown()
+    Path(sys.argv[2]).write_text(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()
