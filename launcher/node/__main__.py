@@ -43,6 +43,22 @@ def handle(request: dict) -> None:
         from launcher.node.read_log import read_log
 
         read_log(**request)
+    elif verb == "doctor":
+        from launcher.node.doctor import doctor
+
+        answer(doctor(**request))
+    elif verb == "reach_listen":
+        from launcher.node.reach_listen import reach_listen
+
+        reach_listen(**request)
+    elif verb == "reach_try":
+        from launcher.node.reach_try import reach_try
+
+        answer(reach_try(**request))
+    elif verb == "collective":
+        from launcher.node.collective import collective
+
+        collective(**request)
     else:
         raise Refused("verb must be one the node code knows, got %r" % verb, "update sparkctl")
 

@@ -13,7 +13,15 @@ import os
 import sys
 
 PACKAGES = ("sglang", "sgl_ext", "engram")
-DISTRIBUTIONS = ("sglang", "sparkctl", "torch", "flashinfer-python", "sglang-kernel", "transformers", "nvidia-nccl-cu13")
+DISTRIBUTIONS = (
+    "sglang",
+    "sparkctl",
+    "torch",
+    "flashinfer-python",
+    "sglang-kernel",
+    "transformers",
+    "nvidia-nccl-cu13",
+)
 SUFFIXES = (".py", ".json", ".yaml")  # sources: what is compiled may differ between equals
 SKIPPED_DIRECTORIES = {"__pycache__", "test", "tests"}
 

@@ -71,7 +71,9 @@ def _addresses(root: ProbeRoot) -> dict[str, list[str]]:
     said = root.tool("ip", "-j", "-4", "addr", "show")
     return {
         link["ifname"]: [
-            "%s/%s" % (item["local"], item.get("prefixlen", 32)) for item in link.get("addr_info", []) if "local" in item
+            "%s/%s" % (item["local"], item.get("prefixlen", 32))
+            for item in link.get("addr_info", [])
+            if "local" in item
         ]
         for link in _json(said.stdout)
         if "ifname" in link
@@ -89,7 +91,12 @@ def _route(root: ProbeRoot, address: str) -> dict:
 def _neighbours(root: ProbeRoot) -> list[dict]:
     said = root.tool("ip", "-j", "-4", "neigh", "show")
     return [
-        {"address": row["dst"], "interface": row.get("dev"), "mac": row.get("lladdr"), "state": "/".join(row.get("state", []))}
+        {
+            "address": row["dst"],
+            "interface": row.get("dev"),
+            "mac": row.get("lladdr"),
+            "state": "/".join(row.get("state", [])),
+        }
         for row in _json(said.stdout)
         if "dst" in row
     ]
@@ -114,6 +121,10 @@ def _nccl_conf(root: ProbeRoot, home: str) -> list[dict]:
     for name in NCCL_FILES:
         text = root.text(name.replace("~", home, 1))
         if text is not None:
-            lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+            lines = [
+                line.strip()
+                for line in text.splitlines()
+                if line.strip() and not line.strip().startswith("#")
+            ]
             found.append({"path": name, "settings": lines[:40]})
     return found

@@ -26,7 +26,9 @@ def _value(cell: str) -> str | None:
 
 
 def _processes(root: ProbeRoot) -> list[dict]:
-    said = root.tool("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits")
+    said = root.tool(
+        "nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits"
+    )
     found = []
     for line in said.stdout.splitlines() if said.is_good else []:
         cells = [cell.strip() for cell in line.split(",")]

@@ -7,8 +7,27 @@ import re
 from launcher.node.facts_kernel_log import kernel_log_facts
 from launcher.node.probe_root import ProbeRoot
 
-MEMORY_KEYS = ("MemTotal", "MemFree", "MemAvailable", "Cached", "SwapTotal", "SwapFree", "CmaTotal", "CmaFree")
-DESKTOP = {"gnome-shell", "Xorg", "Xwayland", "gdm", "gdm3", "gdm-x-session", "sddm", "lightdm", "kwin_wayland"}
+MEMORY_KEYS = (
+    "MemTotal",
+    "MemFree",
+    "MemAvailable",
+    "Cached",
+    "SwapTotal",
+    "SwapFree",
+    "CmaTotal",
+    "CmaFree",
+)
+DESKTOP = {
+    "gnome-shell",
+    "Xorg",
+    "Xwayland",
+    "gdm",
+    "gdm3",
+    "gdm-x-session",
+    "sddm",
+    "lightdm",
+    "kwin_wayland",
+}
 ENGINE_WORDS = ("sglang::", "sglang.launch_server", "sglang serve", "vllm serve", "VLLM::")
 NUM_LISTED = 5
 
@@ -38,7 +57,9 @@ def host_facts(root: ProbeRoot) -> dict:
 
 def _dgx_release(root: ProbeRoot) -> str | None:
     """The last OTA version is what runs; the file also holds the serial number, which stays here."""
-    found = re.findall(r'^DGX_(?:OTA|SWBUILD)_VERSION="?([0-9.]+)', root.text("/etc/dgx-release") or "", re.MULTILINE)
+    found = re.findall(
+        r'^DGX_(?:OTA|SWBUILD)_VERSION="?([0-9.]+)', root.text("/etc/dgx-release") or "", re.MULTILINE
+    )
     return found[-1] if found else None
 
 
@@ -106,7 +127,9 @@ def _limits(root: ProbeRoot) -> dict:
 
 
 def _ntp_synchronized(root: ProbeRoot) -> bool | None:
-    said = root.tool("timedatectl", "show", "-p", "NTPSynchronized", "--value", is_needed=False, timeout_s=1.0)
+    said = root.tool(
+        "timedatectl", "show", "-p", "NTPSynchronized", "--value", is_needed=False, timeout_s=1.0
+    )
     return {"yes": True, "no": False}.get(said.stdout.strip()) if said.is_good else None
 
 

@@ -20,7 +20,9 @@ KINDS = {
 
 def kernel_log_facts(root: ProbeRoot) -> dict:
     """`kinds`: kind -> {count, last lines}; `problem` when the log may not be read by this user."""
-    log = root.tool("journalctl", "-k", "-b", "-q", "--no-pager", "-n", "20000", "-o", "short-iso", is_needed=False)
+    log = root.tool(
+        "journalctl", "-k", "-b", "-q", "--no-pager", "-n", "20000", "-o", "short-iso", is_needed=False
+    )
     if not log.is_good or not log.stdout.strip():
         log = root.tool("dmesg", is_needed=False)
     if not log.is_good:
@@ -39,5 +41,7 @@ def _earlyoom(root: ProbeRoot) -> list[str]:
     if root.find_tool("earlyoom") is None:
         return []
     log = root.tool("journalctl", "-t", "earlyoom", "-b", "-q", "--no-pager", "-n", "300", is_needed=False)
-    killed = [line.strip()[:300] for line in log.stdout.splitlines() if re.search(r"sending SIG(TERM|KILL)", line)]
+    killed = [
+        line.strip()[:300] for line in log.stdout.splitlines() if re.search(r"sending SIG(TERM|KILL)", line)
+    ]
     return killed[-KEPT_LINES:]

@@ -8,11 +8,18 @@ import re
 
 from launcher.node.probe_root import ProbeRoot
 
-LIBRARY_DIRECTORIES = ("/usr/lib/aarch64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/usr/local/lib", "/usr/local/cuda/lib64")
+LIBRARY_DIRECTORIES = (
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/local/lib",
+    "/usr/local/cuda/lib64",
+)
 IDENTITY_TIMEOUT_S = 8.0
 
 
-def software_facts(root: ProbeRoot, *, engine_python: str, runtime: str, image: str | None, environment: dict) -> dict:
+def software_facts(
+    root: ProbeRoot, *, engine_python: str, runtime: str, image: str | None, environment: dict
+) -> dict:
     """`environment`: the engine's own, for the places where a loader would look for libraries first."""
     return {
         "identity": _identity(root, engine_python) if runtime != "docker" else None,

@@ -19,7 +19,9 @@ MAX_HASHED_BYTES = 64 << 20
 
 def storage_facts(root: ProbeRoot, *, paths: dict, home: str, model_path: str | None) -> dict:
     """`paths` as in the topology; `~` is the home on this node."""
-    expanded = {key: value.replace("~", home, 1) if value.startswith("~") else value for key, value in paths.items()}
+    expanded = {
+        key: value.replace("~", home, 1) if value.startswith("~") else value for key, value in paths.items()
+    }
     expanded = {**expanded, "home": home, "tmp": "/tmp"}
     return {
         "places": _places(root, expanded),
@@ -43,7 +45,12 @@ def _places(root: ProbeRoot, paths: dict[str, str]) -> list[dict]:
     found = []
     for key, path in paths.items():
         row = by_target.get(existing[key])
-        place = {"key": key, "path": path, "exists": existing[key] == path, "problem": None if row else said.first_line}
+        place = {
+            "key": key,
+            "path": path,
+            "exists": existing[key] == path,
+            "problem": None if row else said.first_line,
+        }
         if row:
             mount, kind, size, free, inodes, free_inodes = row[:6]
             place.update(
@@ -73,7 +80,9 @@ def _read_only_mounts(root: ProbeRoot) -> set[str]:
 
 def _model(root: ProbeRoot, model_path: str, models: str, home: str) -> dict:
     """Hashes of the small files: two nodes with the same ones serve the same model, if its shards are whole."""
-    path = model_path.replace("~", home, 1) if model_path.startswith("~") else posixpath.join(models, model_path)
+    path = (
+        model_path.replace("~", home, 1) if model_path.startswith("~") else posixpath.join(models, model_path)
+    )
     names = root.names(path)
     hashes = {name: _sha256(root, posixpath.join(path, name)) for name in IDENTITY_FILES if name in names}
     weights = [name for name in names if name.endswith(".safetensors")]
@@ -91,7 +100,10 @@ def _model(root: ProbeRoot, model_path: str, models: str, home: str) -> dict:
 def _all_names(root: ProbeRoot, path: str) -> list[str]:
     """Names here and in the download folder of huggingface_hub; links are not followed."""
     below = ".cache/huggingface/download"
-    return [*root.names(path), *(posixpath.join(below, name) for name in root.names(posixpath.join(path, below)))]
+    return [
+        *root.names(path),
+        *(posixpath.join(below, name) for name in root.names(posixpath.join(path, below))),
+    ]
 
 
 def _wrong_total(root: ProbeRoot, path: str, weights: list[str]) -> str | None:

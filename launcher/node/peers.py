@@ -14,6 +14,7 @@ import queue
 import socket
 import threading
 import time
+from contextlib import suppress
 
 BEAT_S = 1.0
 QUIET_S = 3.0  # two beats were missed: not an end yet, but worth telling
@@ -66,6 +67,15 @@ class Peers:
         self._closing.set()
         self._send({"ended": {"node": self._node, **detail}})
 
+    def close(self) -> None:
+        """Readers meet the end of their links and stop. What was sent before still arrives."""
+        self._closing.set()
+        with self._lock:
+            links = list(self._links.values())
+        for link in links:
+            with suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
+
     def _send(self, message: dict) -> None:
         data = json.dumps(message).encode() + b"\n"
         with self._lock:
@@ -83,7 +93,11 @@ class Peers:
     # Head ----------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        self._listener.settimeout(1.0)
+        with self._listener:
+            self._accept_until_closing()
+
+    def _accept_until_closing(self) -> None:
+        self._listener.settimeout(0.2)
         meeting_until = time.monotonic() + self._meeting_s
         while not self._closing.is_set():
             with self._lock:
@@ -106,17 +120,14 @@ class Peers:
 
     def _serve(self, link: socket.socket) -> None:
         """A stranger that does not know the token is sent away; nothing it does can end the run."""
-        try:
+        with link:
             lines = _Lines(link, HELLO_TIMEOUT_S)
             hello = next(lines, {})
-        finally:
             self._strangers.release()
-        token = str(hello.get("token", "")).encode()
-        if not hmac.compare_digest(token, self._token.encode()) or not isinstance(hello.get("hello"), str):
-            link.close()
-            return
-        self._add(hello["hello"], link)
-        self._follow(hello["hello"], lines)
+            token, name = str(hello.get("token", "")).encode(), hello.get("hello")
+            if hmac.compare_digest(token, self._token.encode()) and isinstance(name, str):
+                self._add(name, link)
+                self._follow(name, lines)
 
     # Worker --------------------------------------------------------------------------------------------
 
@@ -125,8 +136,6 @@ class Peers:
         while not self._closing.is_set():
             try:
                 link = socket.create_connection(self._address, timeout=2.0)
-                # The hello goes first: once the link is known, the beat may write to it.
-                link.sendall(json.dumps({"hello": self._node, "token": self._token}).encode() + b"\n")
                 break
             except OSError as error:
                 if time.monotonic() > deadline:
@@ -136,8 +145,12 @@ class Peers:
                 time.sleep(0.2)
         else:
             return
-        self._add("head", link)
-        self._follow("head", _Lines(link, self._timeout_s))
+        with link:
+            # The hello goes first: once the link is known, the beat may write to it. An error shows on reading.
+            with suppress(OSError):
+                link.sendall(json.dumps({"hello": self._node, "token": self._token}).encode() + b"\n")
+            self._add("head", link)
+            self._follow("head", _Lines(link, self._timeout_s))
 
     # Both ----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,15 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-TOOL_DIRECTORIES = ("usr/local/sbin", "usr/sbin", "sbin", "usr/local/bin", "usr/bin", "bin", "usr/local/cuda/bin")
+TOOL_DIRECTORIES = (
+    "usr/local/sbin",
+    "usr/sbin",
+    "sbin",
+    "usr/local/bin",
+    "usr/bin",
+    "bin",
+    "usr/local/cuda/bin",
+)
 TOOL_TIMEOUT_S = 2.5
 MAX_OUTPUT_BYTES = 8 << 20
 
@@ -70,7 +78,9 @@ class ProbeRoot:
         places = (self.top / directory / name for directory in TOOL_DIRECTORIES)
         return next((str(place) for place in places if os.access(place, os.X_OK)), None)
 
-    def tool(self, name: str, *arguments: str, timeout_s: float = TOOL_TIMEOUT_S, is_needed: bool = True) -> ToolOutput:
+    def tool(
+        self, name: str, *arguments: str, timeout_s: float = TOOL_TIMEOUT_S, is_needed: bool = True
+    ) -> ToolOutput:
         """Run a tool. `is_needed`: its absence is a finding."""
         program = self.find_tool(name)
         if program is None:
@@ -88,13 +98,19 @@ class ProbeRoot:
         environment = {"LC_ALL": "C", "PATH": path, "HOME": os.environ.get("HOME", "/")}
         try:
             done = subprocess.run(
-                [program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=timeout_s
+                [program, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=environment,
+                timeout=timeout_s,
             )
         except subprocess.TimeoutExpired:
             return self._failed(name, "%s did not answer within %.1f s" % (name, timeout_s), True)
         except OSError as error:
             return self._failed(name, "%s cannot be run: %s" % (name, error.strerror), True)
-        stdout, stderr = (data[-MAX_OUTPUT_BYTES:].decode(errors="replace") for data in (done.stdout, done.stderr))
+        stdout, stderr = (
+            data[-MAX_OUTPUT_BYTES:].decode(errors="replace") for data in (done.stdout, done.stderr)
+        )
         return ToolOutput(done.returncode, stdout, stderr)
 
     def _failed(self, name: str, problem: str, is_needed: bool) -> ToolOutput:

@@ -298,6 +298,8 @@ class Supervisor:
             self.output.finish(1.0)
             self.state["dropped_log_bytes"] = self.output.dropped_bytes
         self.state["shared_memory_removed"] = remove_shared_memory(self.shared_memory)
+        if self.peers is not None:
+            self.peers.close()
         self.state.update(phase="ended", end=cause)
         remove_what_only_a_living_run_needs(self.run_dir, self.state)  # on a full disk it makes room for the state
         self._save()

@@ -1,0 +1,85 @@
+"""Run one rank of the collective probe with the engine's own Python and environment; stream what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import pkgutil
+import re
+import select
+import signal
+import subprocess
+import time
+
+from launcher.node.answer import answer
+
+KEPT_LINES = 6
+TRANSPORT = re.compile(r"NET/(IB|Socket) : Using|Using network \w+|NET/IB : No device found|via NET/\w+")
+
+
+def collective(*, argv: list, environment: dict, settings: dict, limit_s: float) -> None:
+    """`argv`: the engine's Python, perhaps within docker. Ends the rank when time is up or the launcher hangs up.
+
+    Lines: what the rank tells, then {"end": {status, timed_out, seconds, tail, transport}}.
+    """
+    code = (pkgutil.get_data("launcher.node", "collective_rank.py") or b"").decode()
+    started = time.monotonic()
+    try:
+        rank = subprocess.Popen(
+            [*argv, "-c", code, json.dumps(settings)], env=environment, cwd="/", stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        answer({"end": _end(None, False, 0.0, ["%s: %s" % (argv[0], os.strerror(error.errno or 0))], [])})
+        return
+    tail: list = []
+    transport: list = []
+    timed_out = True
+    pending = b""
+    try:
+        while time.monotonic() - started < limit_s:
+            readable, _, _ = select.select([0, rank.stdout], [], [], 0.5)
+            if 0 in readable and not os.read(0, 4096):
+                return
+            if rank.stdout in readable:
+                data = os.read(rank.stdout.fileno(), 65536)
+                if not data:
+                    timed_out = False
+                    break
+                *lines, pending = (pending + data).split(b"\n")
+                for line in lines:
+                    _take(line.decode(errors="replace"), tail, transport)
+    finally:
+        if timed_out:
+            _kill(rank)
+        status = rank.wait()
+    answer({"end": _end(status, timed_out, time.monotonic() - started, tail, transport)})
+
+
+def _end(status: int | None, timed_out: bool, seconds: float, tail: list, transport: list) -> dict:
+    return {"status": status, "timed_out": timed_out, "seconds": seconds, "tail": tail, "transport": transport}
+
+
+def _take(line: str, tail: list, transport: list) -> None:
+    if line.startswith('{"probe":'):
+        try:
+            answer(json.loads(line))
+            return
+        except ValueError:
+            pass
+    if TRANSPORT.search(line):
+        transport[:] = [*transport, line.strip()[-300:]][:20]
+    if line.strip():
+        tail[:] = [*tail, line.strip()[:300]][-KEPT_LINES:]
+
+
+def _kill(rank: subprocess.Popen) -> None:
+    try:
+        os.killpg(rank.pid, signal.SIGTERM)  # docker's client passes it on to the container
+        rank.wait(timeout=2)
+    except subprocess.TimeoutExpired:
+        os.killpg(rank.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+

@@ -1,0 +1,59 @@
+"""One rank of the collective probe. Run as `ENGINE_PYTHON -c THIS SETTINGS`: all-reduce from 4 B to 256 MB.
+
+The launcher only sends this text; torch is loaded by name, in the engine's own Python.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from datetime import timedelta
+
+
+def say(**values: object) -> None:
+    print(json.dumps({"probe": values}), flush=True)
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
+    started = time.monotonic()
+    torch = importlib.import_module("torch")
+    dist = importlib.import_module("torch.distributed")
+    torch.set_num_threads(1)
+    device = torch.device("cuda", settings["local_rank"]) if settings["backend"] == "nccl" else torch.device("cpu")
+    say(stage="imported", seconds=time.monotonic() - started, torch=torch.__version__)
+    dist.init_process_group(
+        settings["backend"], init_method="tcp://%s" % settings["rendezvous"], rank=settings["rank"],
+        world_size=settings["world_size"], timeout=timedelta(seconds=settings["timeout_s"]),
+    )  # fmt: skip
+    say(stage="joined", seconds=time.monotonic() - started)
+    for size_bytes in settings["sizes_bytes"]:
+        say(**measure(torch, dist, device, size_bytes, settings))
+    say(stage="done", seconds=time.monotonic() - started)
+    dist.destroy_process_group()
+
+
+def measure(torch, dist, device, size_bytes: int, settings: dict) -> dict:  # noqa: ANN001
+    """Best and median seconds of all-reduce; the first round is not counted, it opens connections."""
+    num_rounds = settings["rounds"] if size_bytes <= settings["small_bytes"] else 1
+    data = torch.ones(size_bytes // 4, dtype=torch.float32, device=device)
+    seconds = []
+    for i in range(num_rounds + (size_bytes <= settings["small_bytes"])):
+        data.fill_(1.0)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        started = time.monotonic()
+        dist.all_reduce(data)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        if i or num_rounds == 1:
+            seconds.append(time.monotonic() - started)
+    wrong = int((data != float(settings["world_size"])).sum())
+    seconds.sort()
+    return {"stage": "size", "size_bytes": size_bytes, "best_s": seconds[0],
+            "median_s": seconds[len(seconds) // 2], "rounds": len(seconds), "wrong": wrong}  # fmt: skip
+
+
+main()

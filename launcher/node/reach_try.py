@@ -1,0 +1,143 @@
+"""The asking half of the reachability probe: TCP and UDP to every other node, and a hello on every cable.
+
+Needs no privilege and no tool: full frames go out as UDP packets that must not be fragmented.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import threading
+import time
+
+# One lost SYN is sent again after 1 s: shorter would call a busy network broken.
+CONNECT_TIMEOUT_S = 1.6
+UDP_TRIES = (0.25, 0.35, 0.5)
+IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
+UDP_HEADERS_BYTES = 28
+NO_ANSWER = "no answer"
+
+
+def reach_try(*, node: str, token: str, source: str, targets: list, hello: dict) -> dict:
+    """`targets`: [{name, tcp: [address, port], ports: [[address, port]], udp: [[own, address, port, mtu]]}].
+
+    `hello`: {port, interfaces}. Answers {"attempts": [...], "hello_problems": {interface: why}}.
+    """
+    attempts: list = []
+    lock = threading.Lock()
+
+    def attempt(target: str, kind: str, address: str, port: int, call: object, *arguments: object) -> None:
+        started = time.monotonic()
+        try:
+            error, seconds = call(*arguments)  # type: ignore[operator]
+        except OSError as failure:
+            error, seconds = _words(failure), time.monotonic() - started
+        with lock:
+            attempts.append({"target": target, "kind": kind, "address": address, "port": port,
+                             "round_trip_s": None if error else seconds, "error": error})  # fmt: skip
+
+    problems = _say_hello(node, token, hello)
+    threads = []
+    for target in targets:
+        name = target["name"]
+        jobs = [("tcp", *target["tcp"], _ask_tcp, source, *target["tcp"], token)] if target["tcp"] else []
+        jobs += [("port", address, port, _ask_tcp, "", address, port, token) for address, port in target["ports"]]
+        for own, address, port, mtu in target["udp"]:
+            jobs.append(("udp", address, port, _ask_udp, own, address, port, _packet(node, token, "udp"), 0))
+            if mtu:
+                size = mtu - UDP_HEADERS_BYTES
+                jobs.append(("jumbo", address, port, _ask_udp, own, address, port, _packet(node, token, "jumbo"), size))
+        threads += [threading.Thread(target=attempt, args=(name, *job)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {"attempts": attempts, "hello_problems": problems}
+
+
+def _words(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return NO_ANSWER
+    if error.errno == errno.EMSGSIZE:
+        return "message too long for the port's own MTU"
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+def _packet(node: str, token: str, kind: str) -> bytes:
+    return json.dumps({"token": token, "node": node, "kind": kind}).encode()
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def _ask_tcp(source: str, address: str, port: int, token: str) -> tuple:
+    """Error text (empty when it answered) and the seconds of one round trip."""
+    with socket.socket(_family(address), socket.SOCK_STREAM) as asking:
+        asking.settimeout(CONNECT_TIMEOUT_S)
+        asking.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if source:
+            asking.bind((source, 0))
+        asking.connect((address, port))
+        started = time.monotonic()
+        asking.sendall(token.encode() + b"\n")
+        said = asking.recv(16)
+        return ("" if said.startswith(b"here") else "something else listens there", time.monotonic() - started)
+
+
+def _ask_udp(source: str, address: str, port: int, packet: bytes, size: int) -> tuple:
+    """`size`: bytes of the packet, filled up with zeros, not to be fragmented; 0 leaves it short."""
+    with socket.socket(_family(address), socket.SOCK_DGRAM) as asking:
+        if size:
+            asking.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
+            packet = packet.ljust(size, b"\0")
+        asking.bind((source, 0))
+        asking.connect((address, port))
+        for wait_s in UDP_TRIES:
+            started = time.monotonic()
+            asking.send(packet)
+            asking.settimeout(wait_s)
+            try:
+                said = json.loads(asking.recv(2048))
+            except TimeoutError:
+                continue
+            except ConnectionRefusedError:
+                return "connection refused", 0.0
+            if said.get("size") == len(packet):
+                return "", time.monotonic() - started
+        return NO_ANSWER, 0.0
+
+
+def _say_hello(node: str, token: str, hello: dict) -> dict:
+    """To everybody behind each interface: IPv6 needs no address there, IPv4 broadcast where IPv6 is off."""
+    problems = {}
+    for interface in hello["interfaces"]:
+        data = json.dumps({"token": token, "node": node, "interface": interface}).encode()
+        failures = []
+        for send in (_hello_ipv6, _hello_ipv4):
+            try:
+                send(interface, hello["port"], data)
+            except OSError as error:
+                failures.append(_words(error))
+        if len(failures) == 2:
+            problems[interface] = failures[0]
+    return problems
+
+
+def _hello_ipv6(interface: str, port: int, data: bytes) -> None:
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as saying:
+        index = socket.if_nametoindex(interface)
+        saying.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+        saying.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
+        for _ in range(2):
+            saying.sendto(data, ("ff02::1", port, 0, index))
+
+
+def _hello_ipv4(interface: str, port: int, data: bytes) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as saying:
+        saying.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        saying.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+        for _ in range(2):
+            saying.sendto(data, ("255.255.255.255", port))
