@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli import down, engram, fit, logs, plan, recipe, status, tiny_model, topology, up
+from launcher.cli import doctor, down, engram, fit, logs, plan, recipe, status, tiny_model, topology, up
 from launcher.cli.show_error import show_error
 from launcher.errors import SparkctlError
 
@@ -36,6 +36,7 @@ app.command("down")(down.down)
 app.command("status")(status.status)
 app.command("logs")(logs.logs)
 app.command("plan")(plan.plan)
+app.command("doctor")(doctor.doctor)
 app.command("fit")(fit.fit)
 app.add_typer(engram.app, name="engram")
 app.add_typer(recipe.app, name="recipe")
@@ -75,8 +76,10 @@ def main() -> None:
         # The reader of our output went away (`sparkctl logs | head`): nothing is wrong.
         sys.stderr.close()
         sys.exit(0)
-    except Exception as error:  # noqa: BLE001 - the edge: one line for a person, the traceback on request
+    except Exception as error:
         if os.environ.get("SPARKCTL_DEBUG"):
             raise
-        show_error(SparkctlError(f"unexpected {type(error).__name__}: {error}", hint="SPARKCTL_DEBUG=1 shows where"))
+        show_error(
+            SparkctlError(f"unexpected {type(error).__name__}: {error}", hint="SPARKCTL_DEBUG=1 shows where")
+        )
         sys.exit(SparkctlError.exit_code)

@@ -60,7 +60,7 @@ def handle(request: dict) -> None:
 
         collective(**request)
     else:
-        raise Refused("verb must be one the node code knows, got %r" % verb, "update sparkctl")
+        raise Refused(f"verb must be one the node code knows, got {verb!r}", "update sparkctl")
 
 
 def main(argv: list[str]) -> int:
@@ -75,10 +75,10 @@ def main(argv: list[str]) -> int:
         return 3
     except BrokenPipeError:
         return 0
-    except Exception as error:  # noqa: BLE001 - the edge: the launcher shows it with the node's name
+    except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        where = "%s:%s (%s)" % (last.filename.rsplit("/", 1)[-1], last.lineno, last.name)
-        answer({"error": "%s: %s" % (type(error).__name__, error), "where": where})
+        where = "{}:{} ({})".format(last.filename.rsplit("/", 1)[-1], last.lineno, last.name)
+        answer({"error": f"{type(error).__name__}: {error}", "where": where})
         return 70
     return 0
 

@@ -30,7 +30,7 @@ def collective(*, argv: list, environment: dict, settings: dict, limit_s: float)
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     except OSError as error:
-        answer({"end": _end(None, False, 0.0, ["%s: %s" % (argv[0], os.strerror(error.errno or 0))], [])})
+        answer({"end": _end(None, False, 0.0, [f"{argv[0]}: {os.strerror(error.errno or 0)}"], [])})
         return
     tail: list = []
     transport: list = []
@@ -57,7 +57,13 @@ def collective(*, argv: list, environment: dict, settings: dict, limit_s: float)
 
 
 def _end(status: int | None, timed_out: bool, seconds: float, tail: list, transport: list) -> dict:
-    return {"status": status, "timed_out": timed_out, "seconds": seconds, "tail": tail, "transport": transport}
+    return {
+        "status": status,
+        "timed_out": timed_out,
+        "seconds": seconds,
+        "tail": tail,
+        "transport": transport,
+    }
 
 
 def _take(line: str, tail: list, transport: list) -> None:
@@ -81,5 +87,3 @@ def _kill(rank: subprocess.Popen) -> None:
         os.killpg(rank.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
-
-

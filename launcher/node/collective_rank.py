@@ -22,10 +22,12 @@ def main() -> None:
     torch = importlib.import_module("torch")
     dist = importlib.import_module("torch.distributed")
     torch.set_num_threads(1)
-    device = torch.device("cuda", settings["local_rank"]) if settings["backend"] == "nccl" else torch.device("cpu")
+    device = (
+        torch.device("cuda", settings["local_rank"]) if settings["backend"] == "nccl" else torch.device("cpu")
+    )
     say(stage="imported", seconds=time.monotonic() - started, torch=torch.__version__)
     dist.init_process_group(
-        settings["backend"], init_method="tcp://%s" % settings["rendezvous"], rank=settings["rank"],
+        settings["backend"], init_method="tcp://{}".format(settings["rendezvous"]), rank=settings["rank"],
         world_size=settings["world_size"], timeout=timedelta(seconds=settings["timeout_s"]),
     )  # fmt: skip
     say(stage="joined", seconds=time.monotonic() - started)
@@ -35,7 +37,7 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def measure(torch, dist, device, size_bytes: int, settings: dict) -> dict:  # noqa: ANN001
+def measure(torch, dist, device, size_bytes: int, settings: dict) -> dict:
     """Best and median seconds of all-reduce; the first round is not counted, it opens connections."""
     num_rounds = settings["rounds"] if size_bytes <= settings["small_bytes"] else 1
     data = torch.ones(size_bytes // 4, dtype=torch.float32, device=device)

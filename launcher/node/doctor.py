@@ -50,5 +50,5 @@ def doctor(
 def _make(answer: dict, part: str, make: Callable[[], dict]) -> None:
     try:
         answer[part] = make()
-    except Exception as error:  # noqa: BLE001 - thread edge: one part must not hide the others
-        answer[part] = {"problem": "%s: %s" % (type(error).__name__, error)}
+    except Exception as error:
+        answer[part] = {"problem": f"{type(error).__name__}: {error}"}

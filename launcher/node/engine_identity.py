@@ -42,7 +42,7 @@ def content_hash(folder: str) -> dict:
                 path = os.path.join(here, name)
                 with open(path, "rb") as file:
                     digest = hashlib.sha256(file.read()).hexdigest()
-                total.update(("%s %s\n" % (os.path.relpath(path, folder), digest)).encode())
+                total.update((f"{os.path.relpath(path, folder)} {digest}\n").encode())
                 num_files += 1
     return {"sha256": total.hexdigest(), "num_files": num_files}
 

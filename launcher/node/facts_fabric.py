@@ -34,7 +34,7 @@ def _interfaces(root: ProbeRoot) -> list[dict]:
     addresses = _addresses(root)
     found = []
     for name in root.names("/sys/class/net"):
-        here = "/sys/class/net/%s" % name
+        here = f"/sys/class/net/{name}"
         if root.number(here + "/mtu") is None:  # bonding_masters and the like are no interfaces
             continue
         uevent = root.text(here + "/device/uevent") or ""
@@ -71,7 +71,7 @@ def _addresses(root: ProbeRoot) -> dict[str, list[str]]:
     said = root.tool("ip", "-j", "-4", "addr", "show")
     return {
         link["ifname"]: [
-            "%s/%s" % (item["local"], item.get("prefixlen", 32))
+            "{}/{}".format(item["local"], item.get("prefixlen", 32))
             for item in link.get("addr_info", [])
             if "local" in item
         ]

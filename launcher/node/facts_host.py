@@ -77,7 +77,7 @@ def _next_kernel(root: ProbeRoot) -> dict | None:
     if not names:
         return None
     newest = max(names, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
-    modules = root.text("/lib/modules/%s/modules.dep" % newest)
+    modules = root.text(f"/lib/modules/{newest}/modules.dep")
     return {"version": newest, "has_nvidia": modules is not None and "/nvidia.ko" in modules}
 
 
@@ -89,7 +89,7 @@ def _memory(root: ProbeRoot) -> dict:
 
 
 def _vmstat(root: ProbeRoot, key: str) -> int | None:
-    match = re.search(r"^%s (\d+)$" % key, root.text("/proc/vmstat") or "", re.MULTILINE)
+    match = re.search(rf"^{key} (\d+)$", root.text("/proc/vmstat") or "", re.MULTILINE)
     return int(match.group(1)) if match else None
 
 
@@ -98,13 +98,13 @@ def _processes(root: ProbeRoot) -> list[dict]:
     for name in root.names("/proc"):
         if not name.isdigit():
             continue
-        status = root.text("/proc/%s/status" % name)
+        status = root.text(f"/proc/{name}/status")
         if status is None:  # it has ended
             continue
         fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
         if "VmRSS" not in fields:  # a kernel thread or a zombie
             continue
-        command = (root.text("/proc/%s/cmdline" % name) or "").replace("\0", " ").strip()
+        command = (root.text(f"/proc/{name}/cmdline") or "").replace("\0", " ").strip()
         label = fields.get("Name", "?").strip()
         found.append({
             "pid": int(name),
@@ -120,7 +120,7 @@ def _limits(root: ProbeRoot) -> dict:
     text = root.text("/proc/self/limits") or ""
     found = {}
     for key, title in (("memlock_bytes", "Max locked memory"), ("open_files", "Max open files")):
-        match = re.search(r"^%s\s+(\S+)\s+(\S+)" % title, text, re.MULTILINE)
+        match = re.search(rf"^{title}\s+(\S+)\s+(\S+)", text, re.MULTILINE)
         found[key] = match.group(1) if match else None
         found[key + "_hard"] = match.group(2) if match else None
     return found

@@ -37,13 +37,13 @@ def _identity(root: ProbeRoot, python: str) -> dict:
     try:
         found = json.loads(said.stdout.splitlines()[-1])
     except (ValueError, IndexError):
-        return {"problem": "%s: %s" % (python, said.first_line)}
-    return found if isinstance(found, dict) else {"problem": "%s answered no object" % python}
+        return {"problem": f"{python}: {said.first_line}"}
+    return found if isinstance(found, dict) else {"problem": f"{python} answered no object"}
 
 
 def _nccl_below(root: ProbeRoot, directories: tuple[str, ...]) -> list[str]:
     return [
-        "%s/%s" % (directory, name)
+        f"{directory}/{name}"
         for directory in directories
         for name in root.names(directory)
         if re.match(r"libnccl\.so", name)

@@ -27,7 +27,7 @@ def storage_facts(root: ProbeRoot, *, paths: dict, home: str, model_path: str | 
         "places": _places(root, expanded),
         "model": _model(root, model_path, expanded.get("models", home), home) if model_path else None,
         "read_ahead_kb": {
-            name: root.number("/sys/block/%s/queue/read_ahead_kb" % name)
+            name: root.number(f"/sys/block/{name}/queue/read_ahead_kb")
             for name in root.names("/sys/block")
             if name.startswith("nvme")
         },

@@ -84,13 +84,13 @@ class ProbeRoot:
         """Run a tool. `is_needed`: its absence is a finding."""
         program = self.find_tool(name)
         if program is None:
-            return self._failed(name, "%s is not installed" % name, is_needed)
+            return self._failed(name, f"{name} is not installed", is_needed)
         return self._run(name, program, arguments, timeout_s)
 
     def program(self, where: str, *arguments: str, timeout_s: float = TOOL_TIMEOUT_S) -> ToolOutput:
         """Run the program at this path, such as the engine's Python."""
         if not os.access(self.path(where), os.X_OK):
-            return ToolOutput(problem="there is no %s" % where)
+            return ToolOutput(problem=f"there is no {where}")
         return self._run(where.rsplit("/", 1)[-1], str(self.path(where)), arguments, timeout_s)
 
     def _run(self, name: str, program: str, arguments: tuple[str, ...], timeout_s: float) -> ToolOutput:
@@ -105,9 +105,9 @@ class ProbeRoot:
                 timeout=timeout_s,
             )
         except subprocess.TimeoutExpired:
-            return self._failed(name, "%s did not answer within %.1f s" % (name, timeout_s), True)
+            return self._failed(name, f"{name} did not answer within {timeout_s:.1f} s", True)
         except OSError as error:
-            return self._failed(name, "%s cannot be run: %s" % (name, error.strerror), True)
+            return self._failed(name, f"{name} cannot be run: {error.strerror}", True)
         stdout, stderr = (
             data[-MAX_OUTPUT_BYTES:].decode(errors="replace") for data in (done.stdout, done.stderr)
         )

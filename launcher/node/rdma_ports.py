@@ -16,7 +16,7 @@ def rdma_devices(root: ProbeRoot) -> list[dict]:
     active_mtu = _active_mtu(root) if names else {}
     found = []
     for name in names:
-        device, port = "%s/%s" % (VERBS, name), "%s/%s/ports/1" % (VERBS, name)
+        device, port = f"{VERBS}/{name}", f"{VERBS}/{name}/ports/1"
         netdevs = root.names(device + "/device/net")
         found.append({
             "name": name,
@@ -49,13 +49,13 @@ def _gids(root: ProbeRoot, port: str) -> list[dict]:
     """Filled slots only: an empty one has a GID of zeros, and no type."""
     gids = []
     for index in sorted((name for name in root.names(port + "/gids") if name.isdigit()), key=int):
-        gid = root.text("%s/gids/%s" % (port, index)) or ""
+        gid = root.text(f"{port}/gids/{index}") or ""
         if not gid.strip("0:"):
             continue
         gids.append({
             "index": int(index),
-            "type": root.text("%s/gid_attrs/types/%s" % (port, index)),
-            "netdev": root.text("%s/gid_attrs/ndevs/%s" % (port, index)),
+            "type": root.text(f"{port}/gid_attrs/types/{index}"),
+            "netdev": root.text(f"{port}/gid_attrs/ndevs/{index}"),
             "address": _ipv4(gid),
         })  # fmt: skip
     return gids

@@ -32,7 +32,7 @@ def reach_listen(*, token: str, addresses: list, ports: list, hello_port: int) -
         try:
             listener, answerer = _tcp(address, 0), _udp(address, 0)
         except OSError as error:
-            busy.append([0, "%s: %s" % (address, os.strerror(error.errno or 0))])
+            busy.append([0, f"{address}: {os.strerror(error.errno or 0)}"])
             continue
         tcp[address], udp[address] = listener.getsockname()[1], answerer.getsockname()[1]
         listeners.append(listener)

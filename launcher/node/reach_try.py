@@ -43,12 +43,26 @@ def reach_try(*, node: str, token: str, source: str, targets: list, hello: dict)
     for target in targets:
         name = target["name"]
         jobs = [("tcp", *target["tcp"], _ask_tcp, source, *target["tcp"], token)] if target["tcp"] else []
-        jobs += [("port", address, port, _ask_tcp, "", address, port, token) for address, port in target["ports"]]
+        jobs += [
+            ("port", address, port, _ask_tcp, "", address, port, token) for address, port in target["ports"]
+        ]
         for own, address, port, mtu in target["udp"]:
             jobs.append(("udp", address, port, _ask_udp, own, address, port, _packet(node, token, "udp"), 0))
             if mtu:
                 size = mtu - UDP_HEADERS_BYTES
-                jobs.append(("jumbo", address, port, _ask_udp, own, address, port, _packet(node, token, "jumbo"), size))
+                jobs.append(
+                    (
+                        "jumbo",
+                        address,
+                        port,
+                        _ask_udp,
+                        own,
+                        address,
+                        port,
+                        _packet(node, token, "jumbo"),
+                        size,
+                    )
+                )
         threads += [threading.Thread(target=attempt, args=(name, *job)) for job in jobs]
     for thread in threads:
         thread.start()
@@ -84,7 +98,10 @@ def _ask_tcp(source: str, address: str, port: int, token: str) -> tuple:
         started = time.monotonic()
         asking.sendall(token.encode() + b"\n")
         said = asking.recv(16)
-        return ("" if said.startswith(b"here") else "something else listens there", time.monotonic() - started)
+        return (
+            "" if said.startswith(b"here") else "something else listens there",
+            time.monotonic() - started,
+        )
 
 
 def _ask_udp(source: str, address: str, port: int, packet: bytes, size: int) -> tuple:

@@ -1,0 +1,104 @@
+"""Pure: every check over a case. A check that had nothing to look at is `not checked`, never ok."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from launcher.doctor import (
+    fabric_network,
+    fabric_ports,
+    fabric_reach,
+    gpu,
+    host_kernel,
+    host_memory,
+    software,
+    storage,
+)
+from launcher.doctor.case import Case
+from launcher.doctor.check import Check
+from launcher.doctor.finding import Finding, Problem
+
+GROUPS: dict[str, tuple[Check, ...]] = {
+    "fabric": (*fabric_ports.CHECKS, *fabric_network.CHECKS, *fabric_reach.CHECKS),
+    "host": (*host_kernel.CHECKS, *host_memory.CHECKS, *gpu.CHECKS),
+    "software": software.CHECKS,
+    "storage": storage.CHECKS,
+}
+CHECKS: tuple[Check, ...] = tuple(item for group in GROUPS.values() for item in group)
+# What the probe itself tells: a node or tool that did not answer as it should.
+ANSWER, TOOL = "node-answer", "probe-tool"
+TOOL_FIXES = {
+    "ip": "sudo apt install iproute2",
+    "ibv_devinfo": "sudo apt install ibverbs-utils",
+    "nvidia-smi": "sudo apt install nvidia-utils-580; after a driver update: sudo reboot",
+    "docker": "install docker, or use engine.runtime: venv",
+}
+
+
+def examine(case: Case, *, skip_parts: frozenset[str] = frozenset()) -> tuple[Finding, ...]:
+    """All findings in the order of the checks, the probe's own first. `skip_parts`: not asked for, so left out."""
+    found = [*_answers(case), *_tools(case)]
+    for item in CHECKS:
+        if item.part not in skip_parts and item.applies(case):
+            found += _findings(case, item)
+    return tuple(found)
+
+
+def _findings(case: Case, item: Check) -> Iterator[Finding]:
+    problems = list(item.find(case))
+    for problem in problems:
+        yield _finding(item, problem)
+    nodes = _unseen(case, item)
+    if nodes:
+        yield Finding(
+            level="not checked",
+            check=item.id,
+            node=", ".join(nodes),
+            evidence=f"no {item.part} facts of these nodes",
+        )
+    elif not problems:
+        yield Finding(level="ok", check=item.id, node="all", evidence=item.means)
+
+
+def _finding(item: Check, problem: Problem) -> Finding:
+    return Finding(
+        level=problem.level,
+        check=item.id,
+        node=problem.node,
+        evidence=problem.evidence,
+        consequence=problem.why or item.why,
+        fix=problem.fix or item.fix,
+    )
+
+
+def _unseen(case: Case, item: Check) -> list[str]:
+    if item.part == "reach":
+        return [] if case.reach is not None else [node.name for node in case.plan.nodes]
+    return [node.name for node in case.plan.nodes if getattr(case.reports[node.name], item.part) is None]
+
+
+def _answers(case: Case) -> Iterable[Finding]:
+    for node in case.plan.nodes:
+        for part, reason in case.reports[node.name].problems.items():
+            what = "the node" if part == "all" else f"the node's {part} facts"
+            yield Finding(
+                level="refuse",
+                check=ANSWER,
+                node=node.name,
+                evidence=f"{what} could not be read: {reason}",
+                consequence="what was not seen cannot be checked",
+                fix="ssh to the node and look: python3, disk, processes; then sparkctl doctor again",
+            )
+
+
+def _tools(case: Case) -> Iterable[Finding]:
+    for node in case.plan.nodes:
+        for tool, reason in case.reports[node.name].tool_problems.items():
+            yield Finding(
+                level="warn",
+                check=TOOL,
+                node=node.name,
+                evidence=reason,
+                consequence=f"what {tool} tells could not be checked",
+                fix=TOOL_FIXES.get(tool, f"run {tool} there by hand"),
+            )

@@ -1,0 +1,44 @@
+"""What a check finds: problems as the check tells them, findings as people and `up` read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["ok", "warn", "refuse", "not checked"]
+PAGE = "docs/checks.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """`evidence` is what was read and where. `why` and `fix` replace the check's own where the case is special."""
+
+    level: Literal["warn", "refuse"]
+    node: str
+    evidence: str
+    why: str | None = None
+    fix: str | None = None
+
+
+def warn(node: str, evidence: str, *, why: str | None = None, fix: str | None = None) -> Problem:
+    return Problem(level="warn", node=node, evidence=evidence, why=why, fix=fix)
+
+
+def refuse(node: str, evidence: str, *, why: str | None = None, fix: str | None = None) -> Problem:
+    return Problem(level="refuse", node=node, evidence=evidence, why=why, fix=fix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`consequence`: what it does to a cluster; `fix`: what to type or change; `page`: where more is said."""
+
+    level: Level
+    check: str
+    node: str
+    evidence: str
+    consequence: str = ""
+    fix: str = ""
+
+    @property
+    def page(self) -> str:
+        return f"{PAGE}#{self.check}"

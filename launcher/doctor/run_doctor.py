@@ -1,0 +1,151 @@
+"""The doctor's job: ask, plan, send, judge. Starts nothing but the collective probe, and changes nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from launcher.choose_inputs import Inputs
+from launcher.doctor.case import Case
+from launcher.doctor.collective_result import CHECK as COLLECTIVE
+from launcher.doctor.collective_result import CollectiveResult, collective_findings
+from launcher.doctor.examine import examine
+from launcher.doctor.finding import Finding
+from launcher.doctor.gather_reports import gather_reports, parts_for, questions_for_plan, questions_for_recipe
+from launcher.doctor.node_report import NodeReport
+from launcher.doctor.plan_anyway import plan_anyway
+from launcher.doctor.send_collective import send_collective
+from launcher.doctor.send_reach import send_reach
+from launcher.gather_facts import gather_facts, probes_for_recipe
+from launcher.launch_cluster import new_run_id
+from launcher.node_facts import NodeFacts
+from launcher.plan import LaunchPlan
+from launcher.preflight import Finding as LaunchFinding
+from launcher.preflight import find_problems
+from launcher.remote import Remote
+from launcher.run_on_all import Result
+from launcher.topology import Links
+
+PARTS = ("host", "fabric", "gpu", "storage", "software")
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorResult:
+    case: Case
+    findings: tuple[Finding, ...]
+    collective: CollectiveResult | None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def refusals(self, skip: tuple[str, ...]) -> tuple[Finding, ...]:
+        return tuple(item for item in self.findings if item.level == "refuse" and item.check not in skip)
+
+
+def run_doctor(
+    inputs: Inputs,
+    remotes: Mapping[str, Remote],
+    *,
+    collective: bool,
+    skip: tuple[str, ...] = (),
+    tell: Tell = lambda text: None,
+) -> DoctorResult:
+    """Never raises for what a node does or says: that is a finding."""
+    seconds: dict[str, float] = {}
+    started_s = time.monotonic()
+    recipe, topology = inputs.recipe, inputs.topology
+    parts = parts_for(recipe.engine.runtime, topology.nodes)
+    run_id = new_run_id()
+    facts: dict[str, Result[NodeFacts]] = {}
+    asking = threading.Thread(
+        target=lambda: facts.update(gather_facts(remotes, probes_for_recipe(recipe, topology, run_id=run_id)))
+    )
+    asking.start()
+    reports = gather_reports(remotes, questions_for_recipe(recipe, topology.nodes), parts, time.time)
+    asking.join()
+    plan, known = plan_anyway(recipe, topology, facts, run_id=run_id)
+    seconds["facts_s"] = round(time.monotonic() - started_s, 3)
+    tell(f"{len(reports)} node(s) asked ({seconds['facts_s']:.1f} s)")
+    case = with_reach(Case(plan=plan, links=topology.links, reports=_told(reports, facts)), remotes)
+    if case.reach:
+        seconds["reach_s"] = case.reach.seconds
+        tell(f"{len(case.reach.attempts)} ways between them tried ({case.reach.seconds:.1f} s)")
+    found = [*_launch_findings(plan, known), *examine(case, skip_parts=frozenset(PARTS) - frozenset(parts))]
+    seconds["checks_s"] = round(time.monotonic() - started_s, 3)
+    probed, more = _collective(plan, found, remotes, wanted=collective, skip=skip)
+    if probed:
+        seconds["collective_s"] = probed.seconds
+    return DoctorResult(case=case, findings=(*found, *more), collective=probed, seconds=seconds)
+
+
+def with_reach(case: Case, remotes: Mapping[str, Remote]) -> Case:
+    """The same case, with what came through between the nodes, where there is a network between them."""
+    return replace(case, reach=send_reach(case, remotes)) if case.is_spread else case
+
+
+def quick_findings(
+    plan: LaunchPlan, links: Links | None, remotes: Mapping[str, Remote], *, clock: Callable[[], float]
+) -> tuple[LaunchFinding, ...]:
+    """What `up` asks before it starts: everything but the collective probe, in the form of its own checks."""
+    nodes = tuple(node.node for node in plan.nodes)
+    parts = parts_for(plan.runtime, nodes)
+    reports = gather_reports(remotes, questions_for_plan(plan), parts, clock)
+    case = with_reach(Case(plan=plan, links=links, reports=reports), remotes)
+    return tuple(
+        LaunchFinding(
+            level=item.level,
+            check=item.check,
+            node=item.node,
+            message=f"{item.evidence}: {item.consequence}" if item.consequence else item.evidence,
+            hint=f"{item.fix} ({item.page})",
+        )
+        for item in examine(case, skip_parts=frozenset(PARTS) - frozenset(parts))
+        if item.level in ("warn", "refuse")
+    )
+
+
+def _told(reports: Mapping[str, NodeReport], facts: Mapping[str, Result[NodeFacts]]) -> dict[str, NodeReport]:
+    """A node whose plain facts failed is named once, also when the rest of it answered."""
+    found = {}
+    for name, report in reports.items():
+        error = facts[name].error
+        if error is not None and not report.problems:
+            report = replace(report, problems={"all": error.message})
+        found[name] = report
+    return found
+
+
+def _launch_findings(plan: LaunchPlan, known: Mapping[str, NodeFacts]) -> list[Finding]:
+    """What `up` itself would refuse, of the nodes that answered."""
+    names = {node.name for node in plan.nodes if node.name in known}
+    seen = replace(plan, nodes=tuple(node for node in plan.nodes if node.name in names))
+    return [
+        Finding(
+            level=item.level,
+            check=item.check,
+            node=item.node,
+            evidence=item.message,
+            fix=item.hint,
+            consequence="sparkctl up refuses to start",
+        )
+        for item in (find_problems(seen, known) if names else ())
+    ]
+
+
+def _collective(
+    plan: LaunchPlan,
+    found: list[Finding],
+    remotes: Mapping[str, Remote],
+    *,
+    wanted: bool,
+    skip: tuple[str, ...],
+) -> tuple[CollectiveResult | None, tuple[Finding, ...]]:
+    if not wanted or len(plan.nodes) < 2 or COLLECTIVE in skip:
+        return None, ()
+    refused = sorted({item.check for item in found if item.level == "refuse" and item.check not in skip})
+    if refused:
+        reason = f"not run, because these refuse: {', '.join(refused)}"
+        return None, (Finding(level="not checked", check=COLLECTIVE, node="all", evidence=reason),)
+    result = send_collective(plan, remotes)
+    return result, tuple(collective_findings(result))
