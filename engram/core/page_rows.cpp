@@ -17,7 +17,8 @@ void interleave(const PageShape& shape, const std::uint8_t* weight, const std::u
   for (std::size_t row = 0; row < num_rows; ++row) {
     std::uint8_t* target = page + slot * row_bytes;
     std::memcpy(target, weight, weight_bytes);
-    std::memcpy(target + weight_bytes, scale, scale_bytes);
+    // memcpy wants a valid pointer even for no bytes, and a plane without scales may have none.
+    if (scale_bytes != 0) std::memcpy(target + weight_bytes, scale, scale_bytes);
     weight += weight_bytes;
     scale += scale_bytes;
     if (++slot == shape.rows_per_page) {
