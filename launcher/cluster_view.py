@@ -37,6 +37,7 @@ class NodeView:
     supervisor: str = "alive"
     lost: str = ""
     gave_up: str = ""
+    told_all: bool = False
     end_seen_s: float = 0.0
 
     @property
@@ -112,7 +113,9 @@ class ClusterView:
         problems = {name: view.problem() for name, view in self.nodes.items()}
         for name in self._witnessed():
             if not problems[name] and self.nodes[name].out_of_contact(now_s):
-                problems[name] = f"no sign of life for {BEAT_LOST_S:.0f} s, neither to us nor to its peers: {DOWN}"
+                problems[name] = (
+                    f"no sign of life for {BEAT_LOST_S:.0f} s, neither to us nor to its peers: {DOWN}"
+                )
         return {name: problem for name, problem in problems.items() if problem}
 
     def _witnessed(self) -> set[str]:
@@ -149,7 +152,11 @@ class ClusterView:
 
     def all_ranks_live(self, now_s: float) -> bool:
         """Every node answers, and shows as many schedulers as it has ranks."""
-        return not self.failed(now_s) and not self.silent(now_s) and all(
-            view.plan.container is not None or view.num_ranks_alive >= len(view.plan.ranks)
-            for view in self.nodes.values()
+        return (
+            not self.failed(now_s)
+            and not self.silent(now_s)
+            and all(
+                view.plan.container is not None or view.num_ranks_alive >= len(view.plan.ranks)
+                for view in self.nodes.values()
+            )
         )

@@ -52,7 +52,9 @@ def undo_start(plan: LaunchPlan, remotes: Mapping[str, Remote], error: BaseExcep
         left = not_ended(stop_nodes(plan, remotes, refuse_start=True))
     except KeyboardInterrupt as again:
         hint = f"sparkctl down --run {plan.run_id}"
-        raise Interrupted(f"interrupted while ending run {plan.run_id}: it may still live", hint=hint) from again
+        raise Interrupted(
+            f"interrupted while ending run {plan.run_id}: it may still live", hint=hint
+        ) from again
     if left and isinstance(error, SparkctlError):
         listed = "; ".join(f"{name}: {why}" for name, why in left.items())
         error.message += f"\nnot ended on {listed}. When it can be reached: sparkctl down --run {plan.run_id}"

@@ -38,8 +38,10 @@ from launcher.watch_cluster import ClusterWatch, watching
 Facts = Mapping[str, NodeFacts]
 
 PUMP_S = 0.1
-# After the first sign of a failure: time for the other nodes' signs and the last log lines to arrive.
+# After the first sign of a failure: time for the other nodes' signs to arrive, and then for the last log lines of
+# those that ended.
 SETTLE_S = 0.4
+LAST_LINES_S = 1.2
 GIVE_UP_S = 30.0
 
 
@@ -216,8 +218,10 @@ def raise_if_failed(watch: ClusterWatch) -> None:
     """
     if watch.view.first_failure(watch.clock()) is None:
         return
-    settle_until_s = watch.clock() + SETTLE_S
-    while watch.clock() < settle_until_s:
+    seen_s = watch.clock()
+    while (waited_s := watch.clock() - seen_s) < LAST_LINES_S:
+        if waited_s >= SETTLE_S and all(node.told_all for node in watch.view.nodes.values() if node.end):
+            break
         watch.pump(PUMP_S)
     kinds = {node.end["kind"]: node.name for node in watch.view.nodes.values() if node.end}
     if "stopped" in kinds:

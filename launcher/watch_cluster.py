@@ -78,6 +78,7 @@ class ClusterWatch:
             except (SparkctlError, OSError) as failure:
                 error = str(getattr(failure, "message", failure))
             if has_ended:
+                self._answers.put(StreamAnswer(node=remote.node, kind=WATCH, is_final=True))
                 return
             self._answers.put(StreamAnswer(node=remote.node, kind=WATCH, error=error, is_final=is_final))
             if is_final:
@@ -127,7 +128,7 @@ class ClusterWatch:
         elif item.answer is not None:
             view.feed(item.answer, self.clock())
         elif item.is_final:
-            view.gave_up = item.error
+            view.gave_up, view.told_all = item.error, True
         else:
             view.lost = item.error
 

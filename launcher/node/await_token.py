@@ -16,7 +16,9 @@ POLL_S = 0.2
 GENERATE = {"text": "Hello", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
 
 
-def await_token(*, host: str, port: int, api_key: str | None, timeout_s: float, request_timeout_s: float) -> None:
+def await_token(
+    *, host: str, port: int, api_key: str | None, timeout_s: float, request_timeout_s: float
+) -> None:
     """Lines: {"health": status or reason} on each change, then {"token": text, "seconds": s} or {"gave_up": reason}."""
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     deadline = time.monotonic() + timeout_s
@@ -58,4 +60,4 @@ def _generated(reply: dict) -> tuple[str | None, str]:
             return str(value["text"]), ""
         return None, "the engine answered without a token"
     except (ValueError, KeyError, TypeError) as error:
-        return None, "the engine's answer was not understood: %s" % error
+        return None, f"the engine's answer was not understood: {error}"

@@ -21,6 +21,6 @@ def http_request(*, host: str, port: int, method: str, path: str, body: dict | N
         text = response.read(max_bytes).decode(errors="replace")
         return {"status": response.status, "body": text, "seconds": time.monotonic() - started}
     except (OSError, http.client.HTTPException) as error:
-        return {"failed": "%s: %s" % (type(error).__name__, error), "seconds": time.monotonic() - started}
+        return {"failed": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - started}
     finally:
         connection.close()

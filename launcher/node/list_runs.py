@@ -21,7 +21,13 @@ def describe_run(run_dir: Path) -> dict:
     try:
         state = read_state(run_dir)
     except ValueError as error:
-        return {"run_id": run_dir.name, "status": "damaged", "problem": str(error), "processes": [], "started": "?"}
+        return {
+            "run_id": run_dir.name,
+            "status": "damaged",
+            "problem": str(error),
+            "processes": [],
+            "started": "?",
+        }
     if state is None:
         return {"run_id": run_dir.name, "status": "ended", "processes": [], "started": "?", "state": {}}
     alive = living_processes(run_dir.name, state)
@@ -48,7 +54,9 @@ def living_processes(run_id: str, state: dict) -> list[Process]:
     """None can live when the node was booted since."""
     if state.get("boot_id") != boot_id():
         return []
-    return run_processes(run_id, state["node"], state.get("supervisor_pid", -1), state.get("supervisor_start_ticks", -1))
+    return run_processes(
+        run_id, state["node"], state.get("supervisor_pid", -1), state.get("supervisor_start_ticks", -1)
+    )
 
 
 def live_runs(state_path: str) -> list[dict]:

@@ -139,7 +139,11 @@ class Peers:
                 break
             except OSError as error:
                 if time.monotonic() > deadline:
-                    text = "the head's %s:%d was not reached in %.0f s: %s" % (*self._address, self._meeting_s, error)
+                    text = "the head's %s:%d was not reached in %.0f s: %s" % (
+                        *self._address,
+                        self._meeting_s,
+                        error,
+                    )
                     self.events.put(("silent", "head", {"what": text}))
                     return
                 time.sleep(0.2)
@@ -171,7 +175,7 @@ class Peers:
                 self.events.put(("ended", str(ended.get("node", peer)), ended))
                 return
         if not self._closing.is_set():
-            self.events.put(("silent", peer, {"what": "%s: %s" % (peer, lines.end)}))
+            self.events.put(("silent", peer, {"what": f"{peer}: {lines.end}"}))
 
 
 class _Lines:
@@ -197,9 +201,11 @@ class _Lines:
             try:
                 data = self._link.recv(4096)
             except TimeoutError:
-                self._stop("no sign of life for %.0f s: the node, its cable or its supervisor is down" % self._timeout_s)
+                self._stop(
+                    f"no sign of life for {self._timeout_s:.0f} s: the node, its cable or its supervisor is down"
+                )
             except OSError as error:
-                self._stop("its connection broke: %s" % error.strerror)
+                self._stop(f"its connection broke: {error.strerror}")
             if not data:
                 self._stop("its supervisor ended without a word")
             self._buffer += data

@@ -17,15 +17,17 @@ FOLLOW_S = 0.2
 def read_log(*, state_path: str, run_id: str, lines: int, follow: bool, name: str = "engine.log") -> None:
     """Lines: {"log": text (latin-1 bytes)} ...; the last one is {"eof": true} unless followed."""
     if name not in ("engine.log", "supervisor.log"):
-        raise Refused("the log must be engine.log or supervisor.log, got %s" % name)
+        raise Refused(f"the log must be engine.log or supervisor.log, got {name}")
     run_dir = runs_root(state_path) / run_id
     path = run_dir / name
     if not path.is_file():
-        raise Refused("this node has no %s of run %s" % (name, run_id), "sparkctl status --all")
+        raise Refused(f"this node has no {name} of run {run_id}", "sparkctl status --all")
     with open(path, "rb") as log:
         log.seek(_tail_offset(path, lines))
         while True:
-            over = not follow or _is_over(run_dir)  # before the last read: what was written until then is sent
+            over = not follow or _is_over(
+                run_dir
+            )  # before the last read: what was written until then is sent
             data = log.read(BLOCK_BYTES)
             if data:
                 answer({"log": data.decode("latin-1")})

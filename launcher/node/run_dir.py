@@ -1,13 +1,13 @@
 """A run's directory on a node: `<state>/runs/<run_id>/`, mode 0700.
 
-    node.json         what to run: argv, environment, secrets (0600; removed when the run ended)
-    node.pyz          the supervisor's code
-    engine.yaml       secret engine options such as the API key (0600; removed when the run ended)
-    engine.log        output of the engine, secrets masked
-    supervisor.log    output of the supervisor itself
-    state.json        the supervisor's view: pids, phase, ranks, how it ended (replaced atomically)
-    tmp/              temporary files of the engine, reached through a short link (removed when the run ended)
-    reports/          what the plugin found on each rank (SPARKCTL_REPORT_DIR)
+node.json         what to run: argv, environment, secrets (0600; removed when the run ended)
+node.pyz          the supervisor's code
+engine.yaml       secret engine options such as the API key (0600; removed when the run ended)
+engine.log        output of the engine, secrets masked
+supervisor.log    output of the supervisor itself
+state.json        the supervisor's view: pids, phase, ranks, how it ended (replaced atomically)
+tmp/              temporary files of the engine, reached through a short link (removed when the run ended)
+reports/          what the plugin found on each rank (SPARKCTL_REPORT_DIR)
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def read_json(path: Path) -> dict | None:
         return None
     value = json.loads(text)
     if not isinstance(value, dict):
-        raise ValueError("%s must hold an object, got %s" % (path, type(value).__name__))
+        raise ValueError(f"{path} must hold an object, got {type(value).__name__}")
     return value
 
 
@@ -63,7 +63,7 @@ def write_state(run_dir: Path, state: dict) -> None:
 def make_temp_link(run_dir: Path) -> str:
     """A short path to the run's tmp/: the engine makes sockets there, and their paths end at 107 bytes."""
     while True:
-        link = "/tmp/sparkctl-%s" % os.urandom(4).hex()
+        link = f"/tmp/sparkctl-{os.urandom(4).hex()}"
         try:
             os.symlink(run_dir / "tmp", link)
             return link

@@ -37,13 +37,17 @@ def start_run(*, state_path: str, run_id: str, node: dict, secrets: dict, code: 
         if others:
             other = others[0]
             raise Refused(
-                "an earlier run is still alive: %s, %s since %s" % (other["run_id"], other["status"], other["started"]),
-                "sparkctl down --run %s, or sparkctl up --replace" % other["run_id"],
+                "an earlier run is still alive: {}, {} since {}".format(
+                    other["run_id"], other["status"], other["started"]
+                ),
+                "sparkctl down --run {}, or sparkctl up --replace".format(other["run_id"]),
                 {"run_id": other["run_id"]},
             )
         run_dir = _write_run_dir(state_path, run_id, node, secrets, base64.b64decode(code))
         _remove_old_runs(runs_root(state_path))
-        log = os.open(run_dir / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        log = os.open(
+            run_dir / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
         subprocess.Popen(
             [sys.executable, "-I", "-S", str(run_dir / "node.pyz"), "supervise", str(run_dir)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=str(run_dir),
@@ -69,7 +73,7 @@ def _locked(state_path: str) -> Iterator[None]:
 
 def _not_writable(path: str | Path, error: OSError) -> Refused:
     return Refused(
-        "the run's directory %s cannot be written: %s" % (path, error.strerror),
+        f"the run's directory {path} cannot be written: {error.strerror}",
         "free some space, or give the node another paths.state in the topology",
     )
 
@@ -81,7 +85,7 @@ def _write_run_dir(state_path: str, run_id: str, node: dict, secrets: dict, code
         for name in ("tmp", "reports"):
             (run_dir / name).mkdir(mode=0o700)
         if secrets:
-            lines = ["%s: %s\n" % (json.dumps(key), json.dumps(value)) for key, value in sorted(secrets.items())]
+            lines = [f"{json.dumps(key)}: {json.dumps(value)}\n" for key, value in sorted(secrets.items())]
             write_file(run_dir / "engine.yaml", "".join(lines).encode())
         write_file(run_dir / "node.json", json.dumps({"node": node, "secrets": secrets}).encode())
         write_file(run_dir / "node.pyz", code)
@@ -93,7 +97,9 @@ def _write_run_dir(state_path: str, run_id: str, node: dict, secrets: dict, code
             "is_head": node["is_head"], "api": node["api"], "container": node["container"],
         })  # fmt: skip
     except FileExistsError as error:
-        raise Refused("run %s exists already on this node, or was ended meanwhile" % run_id, "sparkctl up") from error
+        raise Refused(
+            f"run {run_id} exists already on this node, or was ended meanwhile", "sparkctl up"
+        ) from error
     except OSError as error:
         shutil.rmtree(run_dir, ignore_errors=True)
         raise _not_writable(run_dir, error) from error
@@ -108,12 +114,14 @@ def _await_supervisor(run_dir: Path) -> dict:
             return {"run_dir": str(run_dir), "state": state}
         time.sleep(0.02)
     tail = (run_dir / "supervisor.log").read_text(errors="replace")[-2000:]
-    raise Refused("the supervisor did not start in %.0f s: %s" % (START_TIMEOUT_S, tail.strip() or "it said nothing"),
-                  "look into %s/supervisor.log on the node" % run_dir)  # fmt: skip
+    raise Refused("the supervisor did not start in {:.0f} s: {}".format(START_TIMEOUT_S, tail.strip() or "it said nothing"),
+                  f"look into {run_dir}/supervisor.log on the node")  # fmt: skip
 
 
 def _remove_old_runs(root: Path) -> None:
     """Only called under the lock while no run lives, so every directory but the newest is of an ended run."""
-    directories = sorted((path for path in root.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    directories = sorted(
+        (path for path in root.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime
+    )
     for path in directories[:-KEEP_RUNS]:
         shutil.rmtree(path, ignore_errors=True)

@@ -82,8 +82,14 @@ def _record_end(run_dir: Path, state: dict, was_alive: bool) -> dict:
     state = _state(run_dir, state["node"])
     remove_what_only_a_living_run_needs(run_dir, state)
     if state["phase"] != "ended":
-        what = "ended by sparkctl down without the help of its supervisor" if was_alive else "found dead by sparkctl down"
-        state.update(phase="ended", end=state.get("end") or {"kind": "stopped", "what": what, "at_unix": time.time()})
+        what = (
+            "ended by sparkctl down without the help of its supervisor"
+            if was_alive
+            else "found dead by sparkctl down"
+        )
+        state.update(
+            phase="ended", end=state.get("end") or {"kind": "stopped", "what": what, "at_unix": time.time()}
+        )
         write_state(run_dir, state)
     return state
 
@@ -99,4 +105,8 @@ def _wait_for_memory(state: dict, timeout_s: float) -> dict:
     deadline = time.monotonic() + timeout_s
     while (available := memory_available_bytes()) < wanted and time.monotonic() < deadline:
         time.sleep(0.1)
-    return {"memory_available_bytes": available, "memory_wanted_bytes": wanted, "memory_back": available >= wanted}
+    return {
+        "memory_available_bytes": available,
+        "memory_wanted_bytes": wanted,
+        "memory_back": available >= wanted,
+    }

@@ -17,11 +17,23 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.node.end_processes import end_container, end_processes, remove_shared_memory, shared_memory_names
+from launcher.node.end_processes import (
+    end_container,
+    end_processes,
+    remove_shared_memory,
+    shared_memory_names,
+)
 from launcher.node.engine_output import EngineOutput
 from launcher.node.exit_watch import ExitWatch, describe_wait_status
 from launcher.node.peers import Peers
-from launcher.node.processes import Process, boot_id, descendants, read_process, run_processes, shared_memory_files
+from launcher.node.processes import (
+    Process,
+    boot_id,
+    descendants,
+    read_process,
+    run_processes,
+    shared_memory_files,
+)
 from launcher.node.run_dir import (
     make_temp_link,
     read_json,
@@ -53,7 +65,9 @@ def supervise(run_dir: str) -> int:
         supervisor.start()
         supervisor.watch()
     except Exception as error:
-        supervisor.end({"kind": "supervisor", "what": "the supervisor failed: %s: %s" % (type(error).__name__, error)})
+        supervisor.end(
+            {"kind": "supervisor", "what": f"the supervisor failed: {type(error).__name__}: {error}"}
+        )
         raise
     return 0
 
@@ -84,12 +98,18 @@ class Supervisor:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         me = read_process(os.getpid())
         assert me is not None
-        self.state.update(supervisor_pid=me.pid, supervisor_start_ticks=me.start_ticks, boot_id=boot_id(), ranks={}, end=None)
+        self.state.update(
+            supervisor_pid=me.pid,
+            supervisor_start_ticks=me.start_ticks,
+            boot_id=boot_id(),
+            ranks={},
+            end=None,
+        )
         try:
             self.peers = self._start_peers()
             self.engine = self._start_engine(libc)
         except OSError as error:
-            self.end({"kind": "start", "what": "the engine could not be started: %s" % error})
+            self.end({"kind": "start", "what": f"the engine could not be started: {error}"})
             sys.exit(1)
         self.state.update(phase="running", engine_pid=self.engine.pid)
         self._save()
@@ -156,7 +176,9 @@ class Supervisor:
         """All that the engine started. As subreaper we are above it; a container's processes are not below us."""
         if not self.node["container"]:
             return descendants(os.getpid())
-        return run_processes(self.state["run_id"], self.node["name"], os.getpid(), self.state["supervisor_start_ticks"])
+        return run_processes(
+            self.state["run_id"], self.node["name"], os.getpid(), self.state["supervisor_start_ticks"]
+        )
 
     def _stop_request(self) -> dict | None:
         return {"kind": "stopped", "what": "stopped on request"} if self.asked_to_stop else None
@@ -182,7 +204,12 @@ class Supervisor:
             self._reap_orphan()
             return None
         self.engine.returncode = os.waitstatus_to_exitcode(status)
-        return {"kind": "engine", "what": "the engine's main process ended", "pid": pid, **describe_wait_status(status)}
+        return {
+            "kind": "engine",
+            "what": "the engine's main process ended",
+            "pid": pid,
+            **describe_wait_status(status),
+        }
 
     def _reap_orphan(self) -> None:
         """As subreaper we inherit orphans; each tick reaps one that ended."""
@@ -199,7 +226,7 @@ class Supervisor:
             how = describe_wait_status(watch.wait_status())
             if title.startswith("sglang::"):
                 kind = "rank" if title.startswith(RANK_TITLE) else "child"
-                return {"kind": kind, "what": "%s ended" % title, "pid": pid, **how}
+                return {"kind": kind, "what": f"{title} ended", "pid": pid, **how}
             if "signal" in how:
                 return {"kind": "child", "what": "a starting child of the engine ended", "pid": pid, **how}
             watch.close()  # one that had a small job and ended by itself
@@ -215,9 +242,13 @@ class Supervisor:
             except queue.Empty:
                 return None
             if kind == "ended" and detail.get("kind") == "stopped":
-                return {"kind": "stopped", "peer": peer, "what": "stopped on request, as node %s" % peer}
+                return {"kind": "stopped", "peer": peer, "what": f"stopped on request, as node {peer}"}
             if kind == "ended":
-                return {"kind": "peer", "peer": peer, "what": "node %s ended: %s" % (peer, detail.get("what", "?"))}
+                return {
+                    "kind": "peer",
+                    "peer": peer,
+                    "what": "node {} ended: {}".format(peer, detail.get("what", "?")),
+                }
             if kind == "silent":
                 return {"kind": "peer-silent", "peer": peer, "what": detail["what"]}
             self.state.setdefault("peers_joined", []).append(peer)
@@ -235,9 +266,11 @@ class Supervisor:
         for pid, since in self.stopped_since.items():
             if now - since >= limit_s:
                 return {"kind": "frozen", "pid": pid,
-                        "what": "%s stayed stopped (SIGSTOP) for %.0f s" % (stopped[pid].title[:80], limit_s)}  # fmt: skip
+                        "what": f"{stopped[pid].title[:80]} stayed stopped (SIGSTOP) for {limit_s:.0f} s"}  # fmt: skip
         quiet = self.peers.quiet() if self.peers else []
-        changed |= sorted(stopped) != self.state.get("frozen", []) or quiet != self.state.get("quiet_peers", [])
+        changed |= sorted(stopped) != self.state.get("frozen", []) or quiet != self.state.get(
+            "quiet_peers", []
+        )
         self.state.update(frozen=sorted(stopped), quiet_peers=quiet)
         if changed:
             self._save()
@@ -265,7 +298,9 @@ class Supervisor:
             return True
         if process.parent_pid != self.engine.pid:
             return False
-        return process.title == " ".join(self.engine.args) or any(part in process.title for part in CHILD_TITLES)
+        return process.title == " ".join(self.engine.args) or any(
+            part in process.title for part in CHILD_TITLES
+        )
 
     def _note_shared_memory(self) -> None:
         """Which files in /dev/shm are ours is only visible while they are in use: looked at when a new one appears.
@@ -301,7 +336,9 @@ class Supervisor:
         if self.peers is not None:
             self.peers.close()
         self.state.update(phase="ended", end=cause)
-        remove_what_only_a_living_run_needs(self.run_dir, self.state)  # on a full disk it makes room for the state
+        remove_what_only_a_living_run_needs(
+            self.run_dir, self.state
+        )  # on a full disk it makes room for the state
         self._save()
 
     def _end_engine(self, cause: dict) -> None:

@@ -26,9 +26,9 @@ def watch_run(*, state_path: str, run_id: str, log_offset: int = 0) -> None:
     """Blocks until stdin closes, or until the run ended and all of its log was sent. `log_offset` -1: from its end."""
     run_dir = runs_root(state_path) / run_id
     if read_state(run_dir) is None:
-        raise Refused("this node has no run %s" % run_id, "sparkctl status")
+        raise Refused(f"this node has no run {run_id}", "sparkctl status")
     started = time.monotonic()
-    last_beat, last_state, supervisor_seen_dead = 0.0, None, 0
+    last_beat, last_state = 0.0, None
     with open(run_dir / "engine.log", "rb") as log:
         log.seek(0, os.SEEK_END) if log_offset < 0 else log.seek(log_offset)
         while True:

@@ -63,7 +63,9 @@ def is_listening(host: str, port: int) -> bool:
         return probe.connect_ex((host, port)) == 0
 
 
-def assert_nothing_left(home: Path, shared_memory: set[str], ports: list[int], timeout_s: float = 3.0) -> None:
+def assert_nothing_left(
+    home: Path, shared_memory: set[str], ports: list[int], timeout_s: float = 3.0
+) -> None:
     deadline = time.monotonic() + timeout_s
     while (left := engine_processes(home)) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -32,7 +32,9 @@ DOWN_S = 6.0
 
 def assert_no_echo(done: Done) -> None:
     """The cause is no line about a lost neighbour."""
-    assert not re.search(r"reset by peer|closed by peer|broken pipe", cause_of(done), re.IGNORECASE), done.output
+    assert not re.search(r"reset by peer|closed by peer|broken pipe", cause_of(done), re.IGNORECASE), (
+        done.output
+    )
 
 
 def failure(cluster: SshCluster, follower: Running, since_s: float, *parts: str) -> Done:
@@ -61,7 +63,9 @@ def test_a_killed_worker_and_replace(cluster: SshCluster) -> None:
     assert new in cluster.sparkctl.run("status").stdout
     started_s = time.monotonic()
     os.kill(find(cluster.hosts["node2"], "engine").pid, signal.SIGKILL)
-    done = failure(cluster, follower, started_s, "node2: rank 1 failed", "killed by SIGKILL", "main process", "dmesg")
+    done = failure(
+        cluster, follower, started_s, "node2: rank 1 failed", "killed by SIGKILL", "main process", "dmesg"
+    )
     assert "node1" not in done.stderr.split("error:")[1].splitlines()[0]
     status = cluster.sparkctl.run("status")
     assert status.exit_code == 6 and "dead" in status.stdout
@@ -91,17 +95,28 @@ def test_a_frozen_worker(cluster: SshCluster) -> None:
     frozen = cluster.sparkctl.run("status", timeout_s=30)
     assert frozen.exit_code == 6 and "node2" in frozen.stdout and "frozen" in frozen.stdout, frozen.output
     failure(
-        cluster, follower, started_s + FREEZE_TIMEOUT_S, "node2: rank 1 failed", "SIGSTOP", "find out who stopped"
+        cluster,
+        follower,
+        started_s + FREEZE_TIMEOUT_S,
+        "node2: rank 1 failed",
+        "SIGSTOP",
+        "find out who stopped",
     )
     busy.join(10)
 
 
 def stream_for_long(cluster: SshCluster) -> None:
     key = key_path(cluster, cluster.sparkctl.run_ids()[-1]).read_text().strip()
-    body = {"text": "one two three", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}, "stream": True}
+    body = {
+        "text": "one two three",
+        "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True},
+        "stream": True,
+    }
     headers = {"Authorization": f"Bearer {key}"}
     try:
-        with httpx.stream("POST", f"{cluster.address}/generate", json=body, headers=headers, timeout=60) as answer:
+        with httpx.stream(
+            "POST", f"{cluster.address}/generate", json=body, headers=headers, timeout=60
+        ) as answer:
             for _ in answer.iter_lines():
                 pass
     except httpx.HTTPError:

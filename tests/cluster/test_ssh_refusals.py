@@ -80,7 +80,6 @@ def test_a_full_disk(cluster: SshCluster) -> None:
 
 
 def test_a_state_directory_that_is_read_only(cluster: SshCluster) -> None:
-    node3 = cluster.hosts["node3"]
     mount_state(cluster, "node3", "1m,ro")
     done = cluster.sparkctl.run("up", "--skip", "state-directory", *cluster.inputs(3))
     assert_one_clear_error(done, "node3", "cannot be written", "paths.state", exit_code=5)

@@ -29,7 +29,11 @@ class NodeRun:
             "name": "node-0",
             "is_head": True,
             "argv": [sys.executable, str(ENGINE), *words],
-            "environment": {"SPARKCTL_RUN_ID": self.run_id, "SPARKCTL_NODE": "node-0", "PATH": os.environ["PATH"]},
+            "environment": {
+                "SPARKCTL_RUN_ID": self.run_id,
+                "SPARKCTL_NODE": "node-0",
+                "PATH": os.environ["PATH"],
+            },
             "container": None,
             "token": "a-token-of-this-run",
             "api": {"host": "127.0.0.1", "port": 1},
@@ -37,7 +41,9 @@ class NodeRun:
             "limits": {"freeze_timeout_s": 1.5, "drain_s": 0.5},
             **node,
         }
-        self.ask("start", run_id=self.run_id, node=description, secrets=secrets or {}, code=encoded_node_code())
+        self.ask(
+            "start", run_id=self.run_id, node=description, secrets=secrets or {}, code=encoded_node_code()
+        )
         return self
 
     def ask(self, verb: str, **values: object) -> Answer:
@@ -86,7 +92,11 @@ def pids_of(marker: str) -> set[int]:
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with suppress(OSError):
-            words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes() + os.readlink(entry / "cwd").encode()
+            words = (
+                (entry / "cmdline").read_bytes()
+                + (entry / "environ").read_bytes()
+                + os.readlink(entry / "cwd").encode()
+            )
             state = (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[0]
             if marker.encode() in words and state not in "ZX":
                 found.add(int(entry.name))

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 CHILD = "import time\nwhile True: time.sleep(60)"
 # Holds a file in /dev/shm mapped, as the engine does.
@@ -38,16 +39,23 @@ def main(words: list[str]) -> int:
     if "setsid" in words:  # a session of its own and nothing of the run in its environment
         child("sglang::detokenizer", CHILD, start_new_session=True, env={})
     if "orphan" in words:  # its parent is gone at once
-        subprocess.run([sys.executable, "-c", f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {CHILD!r}], start_new_session=True)"], check=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {CHILD!r}], start_new_session=True)",
+            ],
+            check=True,
+        )
     for word in words:
         if word.startswith("shm="):
             child("sglang::detokenizer", HOLDER, word[4:])
         if word.startswith("print="):
-            name = word[6:]
-            text = open(name, "rb").read()
+            file = Path(word[6:])
+            text = file.read_bytes()
+            file.unlink()
             for start in range(0, len(text), 7):
                 os.write(1, text[start : start + 7])
-            os.unlink(name)
     if "ignore-term" in words:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "exit-0" in words:

@@ -87,7 +87,9 @@ def test_an_unplugged_node() -> None:
     assert "no sign of life" in report.message and "cable" in report.hint
 
 
-@pytest.mark.parametrize(("told_by", "peer", "culprit"), [("node-0", "node-1", "node-1"), ("node-1", "head", "node-0")])
+@pytest.mark.parametrize(
+    ("told_by", "peer", "culprit"), [("node-0", "node-1", "node-1"), ("node-1", "head", "node-0")]
+)
 def test_a_peer_that_fell_silent_is_the_one_to_look_at(told_by: str, peer: str, culprit: str) -> None:
     view = serving_view(2)
     end(view, told_by, 5.0, "peer-silent", f"{peer}: its supervisor ended without a word", peer=peer)
@@ -99,7 +101,13 @@ def test_a_peer_that_fell_silent_is_the_one_to_look_at(told_by: str, peer: str, 
 
 def test_an_engine_that_was_never_started() -> None:
     view = serving_view(1)
-    end(view, "node-0", 1.0, "start", "the engine could not be started: [Errno 2] No such file or directory: '/x'")
+    end(
+        view,
+        "node-0",
+        1.0,
+        "start",
+        "the engine could not be started: [Errno 2] No such file or directory: '/x'",
+    )
     report = report_of(view)
     assert report.node == "node-0" and "/x" in report.message and "--supervisor" in report.hint
 

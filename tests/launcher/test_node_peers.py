@@ -114,7 +114,7 @@ def test_a_worker_that_starts_before_the_head_waits_for_it(port: int) -> None:
 def test_a_slow_worker_has_longer_than_a_beat(port: int) -> None:
     head = make("node-0", port, head=True, meeting_s=20)
     assert_no_event(head, 2 * TIMEOUT_S)
-    worker = make("node-1", port)
+    make("node-1", port)
     assert next_event(head)[0] == "joined"
 
 
@@ -159,13 +159,13 @@ def test_a_stranger_changes_nothing(head: Peers, port: int, first: bytes) -> Non
     with stranger(port) as link:
         link.sendall(first)
         assert is_closed(link)
-    worker = make("node-1", port)
+    make("node-1", port)
     assert next_event(head)[:2] == ("joined", "node-1")
 
 
 def test_strangers_that_say_nothing_do_not_keep_the_worker_out(head: Peers, port: int) -> None:
     links = [stranger(port) for _ in range(40)]
-    worker = make("node-1", port)
+    make("node-1", port)
     assert next_event(head, 10)[:2] == ("joined", "node-1")
     for link in links:
         link.close()
@@ -208,7 +208,9 @@ def test_a_peer_whose_supervisor_was_killed_is_noticed_at_once(head: Peers, port
 def test_messages_cut_at_any_byte(head: Peers, port: int) -> None:
     with stranger(port) as link:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        text = json.dumps({"hello": "node-1", "token": TOKEN}) + "\n{}\n" + json.dumps({"ended": {"what": "x"}})
+        text = (
+            json.dumps({"hello": "node-1", "token": TOKEN}) + "\n{}\n" + json.dumps({"ended": {"what": "x"}})
+        )
         for byte in text.encode() + b"\n":
             link.sendall(bytes([byte]))
         assert next_event(head)[:2] == ("joined", "node-1")

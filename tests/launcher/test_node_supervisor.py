@@ -197,7 +197,9 @@ def test_a_run_of_before_the_last_boot(run: NodeRun) -> None:
 
 def test_an_earlier_run_is_named(run: NodeRun) -> None:
     run.start().wait_for_rank()
-    with pytest.raises(PreflightRefused, match="an earlier run is still alive: run-1, running since") as caught:
+    with pytest.raises(
+        PreflightRefused, match="an earlier run is still alive: run-1, running since"
+    ) as caught:
         NodeRun(run.state_path, "run-2").start()
     assert "sparkctl down --run run-1" in caught.value.hint
     assert not (run.state_path / "runs/run-2").exists()
@@ -330,7 +332,9 @@ def test_secrets_are_masked_wherever_the_pieces_are_cut(run: NodeRun) -> None:
     assert SECRET in (run.run_dir / "engine.yaml").read_text()
     run.stop()
     log = run.log().decode()
-    assert SECRET not in log and SECRET[:12] not in log and "plain *** end" in log and "'api_key': '***'" in log
+    assert (
+        SECRET not in log and SECRET[:12] not in log and "plain *** end" in log and "'api_key': '***'" in log
+    )
     assert_nothing_left(run)
 
 
