@@ -33,6 +33,7 @@ def budget_problems(shape: ModelShape, settings: MemorySettings) -> tuple[FitPro
     if too_large:
         return too_large
     return (
+        *_context_problems(shape, settings),
         *_fraction_problems(shape, settings),
         *_pool_size_problems(shape, settings),
         *_product_problems(settings),
@@ -110,6 +111,16 @@ def _weight_problems(shape: ModelShape, settings: MemorySettings) -> Iterator[Fi
             f"weights and resident Engram rows must fit {settings.usable_bytes / GIB:.1f} GiB, got "
             f"{total / GIB:.1f} + {rows / GIB:.1f} GiB and what serving needs",
             "read the rows from NVMe: extensions.engram.residence: nvme",
+        )
+
+
+def _context_problems(shape: ModelShape, settings: MemorySettings) -> Iterator[FitProblem]:
+    most = shape.config.max_position_embeddings
+    if settings.context_tokens > most:
+        yield FitProblem.refuse(
+            "context",
+            f"server.context_length must be at most the model's {most}, got {settings.context_tokens}",
+            f"set server.context_length: {most}",
         )
 
 

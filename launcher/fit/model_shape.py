@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from launcher.errors import UsageError
+from launcher.errors import PreflightRefused, UsageError
 from launcher.fit.model_config import ModelConfig, read_model_config
 from launcher.fit.read_checkpoint import read_checkpoint
 from launcher.fit.weight_classes import Part, classify
@@ -51,6 +51,11 @@ def shipped_shape(name: str) -> ModelShape:
 
 def checkpoint_shape(directory: Path) -> ModelShape:
     """From config.json, the index and the shards' headers. Raises ConfigError or PreflightRefused."""
+    if not directory.is_dir():
+        raise PreflightRefused(
+            f"The checkpoint must be a directory, got none ({directory}).",
+            hint="name the directory that holds config.json: sparkctl fit --checkpoint DIR",
+        )
     config = read_model_config(directory)
     sums: Counter[Part] = Counter()
     for tensor in read_checkpoint(directory):

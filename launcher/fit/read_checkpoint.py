@@ -16,11 +16,6 @@ MAX_JSON_BYTES = 64 << 20
 
 def read_checkpoint(directory: Path) -> tuple[Tensor, ...]:
     """Every tensor that the index names. Raises PreflightRefused where index and shards do not agree."""
-    if not directory.is_dir():
-        raise PreflightRefused(
-            f"The checkpoint must be a directory, got none ({directory}).",
-            hint="name the directory that holds config.json: sparkctl fit --checkpoint DIR",
-        )
     index = directory / INDEX_NAME
     if not index.is_file() and (directory / SINGLE_NAME).is_file():
         return read_header(directory / SINGLE_NAME)
