@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from sgl_ext.kernels.index_logits import score_keys
 from sgl_ext.hook import Hook, HookKind
+from sgl_ext.kernels.index_logits import score_keys
 
 
 def score_rows(indexer: Any, q: torch.Tensor, k: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

@@ -19,14 +19,14 @@ def round_fp4(values: torch.Tensor) -> torch.Tensor:
 def round_index_vector(values: torch.Tensor) -> torch.Tensor:
     """Index queries and keys: e2m1 with one power-of-two scale per 32 values, rounded up from amax / 6."""
     blocks = values.float().unflatten(-1, (-1, 32))
-    scale = torch.exp2(torch.ceil(torch.log2(blocks.abs().amax(-1, keepdim=True).clamp(min=1e-30) / 6)))
+    scale = torch.exp2(torch.ceil(torch.log2(blocks.abs().amax(-1, keepdim=True).clamp(min=1e-30) * (1 / 6))))
     return (round_fp4(blocks / scale) * scale).flatten(-2).to(values.dtype)
 
 
 def round_latent(values: torch.Tensor) -> torch.Tensor:
     """Compressed KV: e2m1 with one e4m3 scale per 16 values, amax / 6 clamped to [2^-9, 448]."""
     blocks = values.float().unflatten(-1, (-1, 16))
-    scale = (blocks.abs().amax(-1, keepdim=True) / 6).clamp(2.0**-9, 448.0)
+    scale = (blocks.abs().amax(-1, keepdim=True) * (1 / 6)).clamp(2.0**-9, 448.0)
     scale = scale.to(torch.float8_e4m3fn).float()
     return (round_fp4(blocks / scale) * scale).flatten(-2).to(values.dtype)
 

@@ -1,6 +1,6 @@
 """Runs SGLang's offline engine on the CPU for a list of prompts: python run_engine.py JOB.json OUT.json
 
-JOB: {"engine": {engine arguments}, "requests": [{"ids": [..], "new": 8, "last": 8}]}, served one after another.
+JOB: {"engine": {engine arguments}, "requests": [{"ids": [..], "new": 8, "last": 8}]}, served in turn.
 OUT: per request the greedy tokens, log-probabilities of the whole vocabulary for each new token and for the
 prompt's last `last` tokens, and how many prompt tokens came from the prefix cache.
 """
