@@ -1,6 +1,7 @@
 """Ask a node: sends the node code and a JSON request on stdin, reads JSON lines back.
 
-The command line is the same for every request: `python3 -I -S -c BOOTSTRAP`. The code travels as a zip that the
+The command line is the same for every request: `python3 -I -S -c BOOTSTRAP`. The code travels as a zip
+that the
 bootstrap keeps in memory (memfd), so a request leaves nothing on the node.
 """
 
@@ -73,7 +74,8 @@ def _argv(remote: Remote) -> list[str]:
 def ask_node(remote: Remote, verb: str, *, timeout_s: float = 30.0, **values: object) -> Answer:
     """One request, one answer.
 
-    Raises NodeUnreachable, NodeFailed (the node's code failed), or PreflightRefused (the node refused, with hint).
+    Raises NodeUnreachable, NodeFailed (the node's code failed), or PreflightRefused (the node refused, with
+    hint).
     """
     result = remote.run(_argv(remote), stdin=_request(verb, values), timeout_s=timeout_s)
     lines = result.stdout.splitlines()
@@ -102,7 +104,8 @@ def checked(node: str, verb: str, line: bytes) -> Answer:
             refusal = PreflightRefused(value["error"], hint=value.get("hint", ""), node=node)
             refusal.detail = value.get("detail", {})
             raise refusal
-        hint = f"it happened at {value.get('where', '?')} of sparkctl's node code; look at the node's disk and processes"
+        where = value.get("where", "?")
+        hint = f"it happened at {where} of sparkctl's node code; look at the node's disk and processes"
         raise NodeFailed(f"{verb} failed: {value['error']}", hint=hint, node=node)
     if not isinstance(value, dict):
         raise NodeFailed(f"{verb} answered {type(value).__name__}, not an object", node=node)
@@ -110,7 +113,9 @@ def checked(node: str, verb: str, line: bytes) -> Answer:
 
 
 class NodeStream:
-    """Answers of a request that goes on: `read(timeout_s)` gives the next, None when none came, EOFError at the end."""
+    """Answers of a request that goes on: `read(timeout_s)` gives the next, None when none came, EOFError
+    at the end.
+    """
 
     def __init__(self, remote: Remote, verb: str, **values: object) -> None:
         self.node = remote.node

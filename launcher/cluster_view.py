@@ -107,7 +107,8 @@ class ClusterView:
     def failed(self, now_s: float) -> dict[str, str]:
         """Problem of each node that has one.
 
-        Silence alone is none: our own network may be down while the cluster serves. It takes a second witness, a
+        Silence alone is none: our own network may be down while the cluster serves. It takes a second
+        witness, a
         node whose supervisor does not hear it either.
         """
         problems = {name: view.problem() for name, view in self.nodes.items()}

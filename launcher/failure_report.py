@@ -1,4 +1,6 @@
-"""Pure: turn the view of a failed cluster into what a person needs: node, rank, exit status, cause, next command."""
+"""Pure: turn the view of a failed cluster into what a person needs: node, rank, exit status, cause, next
+command.
+"""
 
 from __future__ import annotations
 
@@ -99,12 +101,15 @@ def _exits(view: ClusterView) -> dict[RankLabel, ExitInfo]:
 
 
 def _may_have_cause(node: NodeView) -> bool:
-    """A node that froze, vanished or was never started has no cause in its log: what stands there came after."""
+    """A node that froze, vanished or was never started has no cause in its log: what stands there came
+    after.
+    """
     return (node.end or {}).get("kind") in (*ENGINE_KINDS, *SECONDARY_ENDS)
 
 
 def _culprit(view: ClusterView, failed: NodeView, cause: RootCause) -> NodeView:
-    """The node that failed first, unless the logs prove that the engine of another one had an error of its own.
+    """The node that failed first, unless the logs prove that the engine of another one had an error of its
+    own.
 
     What a log says of a lost neighbour proves nothing: that neighbour may be the one that failed.
     """
@@ -127,15 +132,24 @@ def _hint(view: ClusterView, node: NodeView, cause: RootCause | None) -> str:
     logs = f"sparkctl logs --run {view.plan.run_id} --node {node.name}"
     end = node.end or {}
     if end.get("kind") == "frozen":
-        return f"find out who stopped pid {end['pid']} on {node.name} (a debugger, job control), then: sparkctl up"
+        return (
+            f"find out who stopped pid {end['pid']} on {node.name} (a debugger, job control),"
+            " then: sparkctl up"
+        )
     if end.get("kind") in ("start", "supervisor"):
         return f"{logs}; {logs} --supervisor"
     if node.end is None and node.supervisor != "alive":
         return f"find out who killed or stopped sparkctl's supervisor on {node.name}, then: sparkctl up"
     if node.end is None:
-        return f"check that {node.name} is up and its cable is in; on it, the run ends by itself. Then: sparkctl status"
+        return (
+            f"check that {node.name} is up and its cable is in; on it, the run ends by itself."
+            " Then: sparkctl status"
+        )
     if cause and cause.found and cause.hint:
         return f"{cause.hint} Logs: {logs}"
     if end.get("signal") == signal.SIGKILL:
-        return f"nobody's log says why: look for the OOM killer on {node.name} (dmesg -T | grep -i oom); logs: {logs}"
+        return (
+            f"nobody's log says why: look for the OOM killer on {node.name} (dmesg -T | grep -i oom);"
+            f" logs: {logs}"
+        )
     return logs

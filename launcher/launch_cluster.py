@@ -1,4 +1,6 @@
-"""The main job: facts -> checks -> plan -> start -> first token. Reports through `Progress`; prints nothing."""
+"""The main job: facts -> checks -> plan -> start -> first token. Reports through `Progress`; prints
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ from launcher.watch_cluster import ClusterWatch, watching
 Facts = Mapping[str, NodeFacts]
 
 PUMP_S = 0.1
-# After the first sign of a failure: time for the other nodes' signs to arrive, and then for the last log lines of
+# After the first sign of a failure: time for the other nodes' signs to arrive, and then for the last log
+# lines of
 # those that ended.
 SETTLE_S = 0.4
 LAST_LINES_S = 1.2
@@ -132,7 +135,9 @@ def _end_run(run_id: str, facts: Facts, remote: Remote) -> Answer:
 
 def launch(plan: LaunchPlan, remotes: Mapping[str, Remote], records: RunRecords, progress: Progress,
            watch_time: Stopwatch, *, skip: tuple[str, ...] = ()) -> LaunchResult:  # fmt: skip
-    """Start the plan and wait for a first token. On any failure, Ctrl-C included, everything started is ended."""
+    """Start the plan and wait for a first token. On any failure, Ctrl-C included, everything started is
+    ended.
+    """
     record = RunRecord(
         plan=plan, status="starting", started_unix=time.time(), timings={}, skipped_checks=skip
     )
@@ -226,7 +231,8 @@ def raise_if_failed(watch: ClusterWatch) -> None:
     kinds = {node.end["kind"]: node.name for node in watch.view.nodes.values() if node.end}
     if "stopped" in kinds:
         raise RunStopped(
-            f"run {watch.view.plan.run_id} was stopped by somebody else (sparkctl down, or a signal to its supervisor)",
+            f"run {watch.view.plan.run_id} was stopped by somebody else"
+            " (sparkctl down, or a signal to its supervisor)",
             hint="sparkctl up",
             node=kinds["stopped"],
         )
@@ -236,7 +242,9 @@ def raise_if_failed(watch: ClusterWatch) -> None:
 
 
 class SilenceWatch:
-    """Tells once about each node that we hear nothing of; gives up when that is so for all of them, for long."""
+    """Tells once about each node that we hear nothing of; gives up when that is so for all of them, for
+    long.
+    """
 
     def __init__(self, watch: ClusterWatch, progress: Progress) -> None:
         self._watch = watch
@@ -257,6 +265,7 @@ class SilenceWatch:
             now_s - node.last_beat_s > GIVE_UP_S for node in view.nodes.values()
         ):
             raise NodeUnreachable(
-                f"no node of run {view.plan.run_id} was heard for {GIVE_UP_S:.0f} s: {next(iter(silent.values()))}",
+                f"no node of run {view.plan.run_id} was heard for {GIVE_UP_S:.0f} s:"
+                f" {next(iter(silent.values()))}",
                 hint=f"when the network is back: sparkctl status --run {view.plan.run_id}",
             )

@@ -40,7 +40,8 @@ def merge_logs(plan: LaunchPlan, options: SshOptions, *, nodes: tuple[str, ...],
                name: str, secrets: tuple[str, ...]) -> Iterator[NodeLine]:  # fmt: skip
     """Yields until every log is at its end; with `follow` until the run ended on every node.
 
-    Secrets are masked here too, though the node wrote them masked. Raises the first node's error at the end, after
+    Secrets are masked here too, though the node wrote them masked. Raises the first node's error at the
+    end, after
     the other nodes' lines were given.
     """
     chosen = [node for node in plan.nodes if not nodes or node.name in nodes]

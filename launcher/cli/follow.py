@@ -18,7 +18,9 @@ from launcher.watch_cluster import watching
 def follow_cluster(
     record: RunRecord, remotes: Mapping[str, Remote], records: RunRecords, progress: LiveProgress
 ) -> None:
-    """Blocks until the run ends. Ctrl-C detaches: the cluster goes on. RankDied when a rank fails, all ended."""
+    """Blocks until the run ends. Ctrl-C detaches: the cluster goes on. RankDied when a rank fails, all
+    ended.
+    """
     plan = record.plan
     progress.step("following; Ctrl-C detaches and leaves the cluster running")
     with watching(plan) as watch:
@@ -49,8 +51,8 @@ def _tell_frozen(view: ClusterView, told: set[str], progress: LiveProgress) -> s
         if name not in told:
             limit_s = view.plan.limits.freeze_timeout_s
             progress.step(
-                f"warning: {name}: pid {pids[0]} is stopped (SIGSTOP); the run ends after {limit_s:.0f} s of it."
-                f" Continue it: kill -CONT {pids[0]}"
+                f"warning: {name}: pid {pids[0]} is stopped (SIGSTOP); the run ends after {limit_s:.0f} s"
+                f" of it. Continue it: kill -CONT {pids[0]}"
             )
     return set(frozen)
 

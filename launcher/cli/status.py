@@ -86,7 +86,8 @@ def describe_status(found: ClusterStatus) -> str:
         )
     if found.probe and "token" in found.probe:
         lines.append(
-            f"  token {found.probe['token']!r} generated in {found.probe['seconds'] * 1000:.0f} ms; {found.url}"
+            f"  token {found.probe['token']!r} generated in {found.probe['seconds'] * 1000:.0f} ms;"
+            f" {found.url}"
         )
     elif found.probe:
         lines.append(f"  no token: {found.probe['failed']}")

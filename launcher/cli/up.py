@@ -107,7 +107,9 @@ def up(
 def _make_plan(
     source: LaunchPlan | Inputs, remotes: Mapping[str, Remote], progress: LiveProgress, *, replace: bool
 ) -> tuple[LaunchPlan, Facts]:
-    """The plan to carry out, and fresh facts of its nodes. With `replace`, earlier runs are ended on the way."""
+    """The plan to carry out, and fresh facts of its nodes. With `replace`, earlier runs are ended on the
+    way.
+    """
     from launcher.gather_facts import gather_facts, probes_for_plan
     from launcher.launch_cluster import end_earlier_runs, new_run_id, prepare, require_facts
     from launcher.plan import LaunchPlan
@@ -129,7 +131,9 @@ def _make_plan(
 
 
 def _with_key_rule(inputs: Inputs, no_api_key: bool) -> Inputs:
-    """An API that others can reach has a key, unless the command line says otherwise: a recipe alone cannot."""
+    """An API that others can reach has a key, unless the command line says otherwise: a recipe alone
+    cannot.
+    """
     from dataclasses import replace
 
     from launcher.errors import UsageError
@@ -139,7 +143,8 @@ def _with_key_rule(inputs: Inputs, no_api_key: bool) -> Inputs:
         return inputs
     if not no_api_key:
         raise UsageError(
-            f"an API on {server.host} must have a key, and recipe {inputs.recipe.name} says server.api_key: none",
+            f"an API on {server.host} must have a key, and recipe {inputs.recipe.name} says"
+            " server.api_key: none",
             hint="remove that line, or confirm it: sparkctl up --no-api-key",
         )
     open_server = server.model_copy(update={"api_key": "none"})

@@ -30,7 +30,9 @@ def end_processes(list_processes: Callable[[], list[Process]], timeout_s: float)
 
 
 def end_container(name: str) -> None:
-    """A container is no child of ours: killing `docker run` would leave it running. No error when it is gone."""
+    """A container is no child of ours: killing `docker run` would leave it running. No error when it is
+    gone.
+    """
     with suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(["docker", "rm", "--force", name], stdin=subprocess.DEVNULL, capture_output=True,
                        timeout=DOCKER_TIMEOUT_S)  # fmt: skip
@@ -39,7 +41,7 @@ def end_container(name: str) -> None:
 def shared_memory_names() -> set[str]:
     """Files in /dev/shm; empty where there is none."""
     try:
-        return set(os.listdir(SHARED_MEMORY))
+        return {path.name for path in SHARED_MEMORY.iterdir()}
     except OSError:
         return set()
 

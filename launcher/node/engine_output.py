@@ -43,8 +43,8 @@ class EngineOutput:
             while view:
                 view = view[os.write(self._log, view) :]
             if data and self.write_error:
-                note, self.write_error = "sparkctl: %d bytes of output were lost here: %s\n" % (
-                    self.dropped_bytes, self.write_error), ""  # fmt: skip
+                note = f"sparkctl: {self.dropped_bytes} bytes of output were lost until here: {self.write_error}\n"
+                self.write_error = ""
                 os.write(self._log, note.encode())
         except OSError as error:
             self.dropped_bytes += len(view)

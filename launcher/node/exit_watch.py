@@ -11,6 +11,7 @@ import fcntl
 import os
 import select
 import struct
+from pathlib import Path
 
 # include/uapi/linux/pidfd.h: PIDFD_GET_INFO = _IOWR(0xFF, 11, struct pidfd_info), first published size 64.
 _PIDFD_INFO_SIZE = 64
@@ -40,14 +41,14 @@ class ExitWatch:
             return self._zombie_status()
         (mask,) = struct.unpack_from("<Q", request, 0)
         if mask & _PIDFD_INFO_EXIT:
-            # mask u64, cgroupid u64, pid tgid ppid ruid rgid euid egid suid sgid fsuid fsgid u32, exit_code i32
+            # mask u64, cgroupid u64, pid tgid ppid ruid rgid euid egid suid sgid fsuid fsgid u32,
+            # exit_code i32
             return struct.unpack_from("<i", request, 16 + 11 * 4)[0]
         return self._zombie_status()
 
     def _zombie_status(self) -> int | None:
         try:
-            with open("/proc/%d/stat" % self.pid) as file:
-                fields = file.read().rsplit(")", 1)[1].split()
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         except (OSError, IndexError):
             return None
         return int(fields[49]) if fields[0] in "ZX" else None

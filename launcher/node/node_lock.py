@@ -13,6 +13,6 @@ def node_lock(state_path: str) -> Iterator[None]:
     """Released by the kernel when this process ends, however it ends."""
     root = Path(state_path).expanduser()
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(root / "node.lock", "a") as file:
+    with (root / "node.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

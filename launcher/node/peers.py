@@ -3,7 +3,8 @@
 Every worker's supervisor holds one TCP connection to the head's supervisor on the fabric. Both send a line
 each second. A line is JSON: `{"hello": ...}` with the run's token first, `{}` as a sign of life, and
 `{"ended": {...}}` when a node's engine ended. Silence of `timeout_s` counts as an end: the cable is out, the
-node is down, or its supervisor is frozen; the ranks cannot serve without it, so they end and free their memory.
+node is down, or its supervisor is frozen; the ranks cannot serve without it, so they end and free their
+memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from contextlib import suppress
 
 BEAT_S = 1.0
 QUIET_S = 3.0  # two beats were missed: not an end yet, but worth telling
-# Workers are started after the head, over connections of their own: the first meeting may take longer than a beat.
+# Workers are started after the head, over connections of their own: the first meeting may take longer than
+# a beat.
 MIN_MEETING_S = 60.0
 HELLO_TIMEOUT_S = 5.0
 MAX_LINE_BYTES = 64 * 1024
@@ -150,7 +152,8 @@ class Peers:
         else:
             return
         with link:
-            # The hello goes first: once the link is known, the beat may write to it. An error shows on reading.
+            # The hello goes first: once the link is known, the beat may write to it. An error shows on
+            # reading.
             with suppress(OSError):
                 link.sendall(json.dumps({"hello": self._node, "token": self._token}).encode() + b"\n")
             self._add("head", link)
@@ -179,7 +182,9 @@ class Peers:
 
 
 class _Lines:
-    """Messages of a link until it closes, is silent too long, or sends what is no message; `end` says which."""
+    """Messages of a link until it closes, is silent too long, or sends what is no message; `end` says
+    which.
+    """
 
     def __init__(self, link: socket.socket, timeout_s: float) -> None:
         self.end = ""
@@ -202,7 +207,8 @@ class _Lines:
                 data = self._link.recv(4096)
             except TimeoutError:
                 self._stop(
-                    f"no sign of life for {self._timeout_s:.0f} s: the node, its cable or its supervisor is down"
+                    f"no sign of life for {self._timeout_s:.0f} s:"
+                    " the node, its cable or its supervisor is down"
                 )
             except OSError as error:
                 self._stop(f"its connection broke: {error.strerror}")

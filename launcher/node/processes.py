@@ -4,8 +4,8 @@ A process belongs to a run when it carries the run's id and node in its environm
 supervisor's session, or descends from one that does. All three are needed: setproctitle overwrites the
 environment that /proc shows, and a library may start a session of its own.
 
-Numbers are used again: the supervisor's pid and its session (the same number) count only while nobody else has
-that pid. As long as one process of a session lives, Linux gives the session's number to no new process.
+Numbers are used again: the supervisor's pid and its session (the same number) count only while nobody else
+has that pid. As long as one process of a session lives, Linux gives the session's number to no new process.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def read_process(pid: int) -> Process | None:
 
 def all_processes() -> dict[int, Process]:
     found = {}
-    for entry in os.listdir(PROC):
-        if entry.isdigit():
-            process = read_process(int(entry))
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            process = read_process(int(entry.name))
             if process is not None:
                 found[process.pid] = process
     return found
@@ -119,7 +119,7 @@ def shared_memory_files(pids: list[int]) -> set[str]:
                 if at >= 0:
                     names.add(line[at + 9 :].replace(" (deleted)", ""))
             for fd in os.scandir(PROC / str(pid) / "fd"):
-                target = os.readlink(fd.path)
+                target = str(Path(fd.path).readlink())
                 if target.startswith("/dev/shm/"):
                     names.add(target[9:].replace(" (deleted)", ""))
         except OSError:  # gone, or another user's: then it holds nothing of ours

@@ -22,7 +22,7 @@ def read_log(*, state_path: str, run_id: str, lines: int, follow: bool, name: st
     path = run_dir / name
     if not path.is_file():
         raise Refused(f"this node has no {name} of run {run_id}", "sparkctl status --all")
-    with open(path, "rb") as log:
+    with path.open("rb") as log:
         log.seek(_tail_offset(path, lines))
         while True:
             over = not follow or _is_over(
@@ -53,7 +53,7 @@ def _tail_offset(path: Path, lines: int) -> int:
     if lines <= 0:
         return 0
     position, found, tail = size, 0, b""
-    with open(path, "rb") as log:
+    with path.open("rb") as log:
         while position > 0 and found <= lines:
             step = min(BLOCK_BYTES, position)
             position -= step

@@ -24,7 +24,7 @@ def runs_root(state_path: str) -> Path:
 
 def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace `path` atomically: a reader sees the old or the new content, also after a power cut."""
-    temp = path.with_name(".%s.%d" % (path.name, os.getpid()))
+    temp = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         try:
@@ -34,9 +34,9 @@ def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
-        os.replace(temp, path)
+        temp.replace(path)
     except OSError:  # a full disk, most likely: the half-written file must not keep it full
-        os.unlink(temp)
+        temp.unlink()
         raise
 
 
@@ -65,7 +65,7 @@ def make_temp_link(run_dir: Path) -> str:
     while True:
         link = f"/tmp/sparkctl-{os.urandom(4).hex()}"
         try:
-            os.symlink(run_dir / "tmp", link)
+            Path(link).symlink_to(run_dir / "tmp")
             return link
         except FileExistsError:
             continue
@@ -77,5 +77,5 @@ def remove_what_only_a_living_run_needs(run_dir: Path, state: dict) -> None:
         (run_dir / name).unlink(missing_ok=True)
     shutil.rmtree(run_dir / "tmp", ignore_errors=True)
     link = Path(state.get("temp_link", "/nowhere"))
-    if link.is_symlink() and os.readlink(link) == str(run_dir / "tmp"):
+    if link.is_symlink() and link.readlink() == run_dir / "tmp":
         link.unlink()

@@ -60,7 +60,9 @@ def start_run(*, state_path: str, run_id: str, node: dict, secrets: dict, code: 
 
 @contextmanager
 def _locked(state_path: str) -> Iterator[None]:
-    """The first thing that a start writes: where it cannot, the node's state directory is no place for runs."""
+    """The first thing that a start writes: where it cannot, the node's state directory is no place for
+    runs.
+    """
     try:
         lock = node_lock(state_path)
         lock.__enter__()
@@ -113,9 +115,11 @@ def _await_supervisor(run_dir: Path) -> dict:
         if state.get("phase") != "starting":
             return {"run_dir": str(run_dir), "state": state}
         time.sleep(0.02)
-    tail = (run_dir / "supervisor.log").read_text(errors="replace")[-2000:]
-    raise Refused("the supervisor did not start in {:.0f} s: {}".format(START_TIMEOUT_S, tail.strip() or "it said nothing"),
-                  f"look into {run_dir}/supervisor.log on the node")  # fmt: skip
+    said = (run_dir / "supervisor.log").read_text(errors="replace").strip().splitlines()
+    raise Refused(
+        f"the supervisor did not start in {START_TIMEOUT_S:.0f} s: {said[-1] if said else 'it said nothing'}",
+        f"look into {run_dir}/supervisor.log on the node",
+    )
 
 
 def _remove_old_runs(root: Path) -> None:

@@ -96,7 +96,7 @@ def _record_end(run_dir: Path, state: dict, was_alive: bool) -> dict:
 
 def has_gpu() -> bool:
     """Only a GPU's pages come back late; a process's own are back when it is gone."""
-    return os.path.exists("/dev/nvidiactl")
+    return Path("/dev/nvidiactl").exists()
 
 
 def _wait_for_memory(state: dict, timeout_s: float) -> dict:

@@ -2,7 +2,8 @@
 
 It is the session leader and subreaper of all processes of the run on this node. It ends the run when the
 engine's main process or one of its children ends, when a rank stays stopped (SIGSTOP), when a peer ended or
-fell silent, or when asked to (SIGTERM). Each end is written to state.json with its cause, then told to the peers.
+fell silent, or when asked to (SIGTERM). Each end is written to state.json with its cause, then told to the
+peers.
 """
 
 from __future__ import annotations
@@ -118,9 +119,8 @@ class Supervisor:
         heartbeat = self.node["heartbeat"]
         if heartbeat is None:
             return None
-        return Peers(node=self.node["name"], token=self._token(), is_head=self.node["is_head"],
-                     address=heartbeat["address"], port=heartbeat["port"], num_workers=heartbeat["num_workers"],
-                     timeout_s=heartbeat["timeout_s"])  # fmt: skip
+        name, is_head = self.node["name"], self.node["is_head"]
+        return Peers(node=name, token=self._token(), is_head=is_head, **heartbeat)
 
     def _token(self) -> str:
         return str(self.node["token"])
@@ -173,7 +173,9 @@ class Supervisor:
             time.sleep(TICK_S)
 
     def _processes(self) -> list[Process]:
-        """All that the engine started. As subreaper we are above it; a container's processes are not below us."""
+        """All that the engine started. As subreaper we are above it; a container's processes are not below
+        us.
+        """
         if not self.node["container"]:
             return descendants(os.getpid())
         return run_processes(
@@ -184,7 +186,9 @@ class Supervisor:
         return {"kind": "stopped", "what": "stopped on request"} if self.asked_to_stop else None
 
     def _engine_or_child_end(self) -> dict | None:
-        """Which was first? A killed main process takes its children along, a dead child makes it end by itself."""
+        """Which was first? A killed main process takes its children along, a dead child makes it end by
+        itself.
+        """
         engine_end = self._engine_end()
         child_end = self._child_end()
         if child_end is not None and engine_end is None:
@@ -265,8 +269,11 @@ class Supervisor:
         limit_s = self.node["limits"]["freeze_timeout_s"]
         for pid, since in self.stopped_since.items():
             if now - since >= limit_s:
-                return {"kind": "frozen", "pid": pid,
-                        "what": f"{stopped[pid].title[:80]} stayed stopped (SIGSTOP) for {limit_s:.0f} s"}  # fmt: skip
+                return {
+                    "kind": "frozen",
+                    "pid": pid,
+                    "what": f"{stopped[pid].title[:80]} stayed stopped (SIGSTOP) for {limit_s:.0f} s",
+                }
         quiet = self.peers.quiet() if self.peers else []
         changed |= sorted(stopped) != self.state.get("frozen", []) or quiet != self.state.get(
             "quiet_peers", []
@@ -292,7 +299,9 @@ class Supervisor:
         return is_new
 
     def _is_part_of_engine(self, process: Process) -> bool:
-        """A scheduler anywhere below us, or a child that the engine's main process forked or spawned to become one."""
+        """A scheduler anywhere below us, or a child that the engine's main process forked or spawned to
+        become one.
+        """
         assert self.engine is not None
         if process.title.startswith(RANK_TITLE):
             return True
@@ -303,7 +312,8 @@ class Supervisor:
         )
 
     def _note_shared_memory(self) -> None:
-        """Which files in /dev/shm are ours is only visible while they are in use: looked at when a new one appears.
+        """Which files in /dev/shm are ours is only visible while they are in use: looked at when a new one
+        appears.
 
         The names are kept in state.json too, for the end of a run whose supervisor was killed.
         """
@@ -355,7 +365,9 @@ class Supervisor:
                 self.engine.wait(timeout=1.0)
 
     def _ask_engine_to_end(self) -> None:
-        """SIGTERM drains rank 0; workers end with it. A worker ignores SIGTERM, so it only waits for rank 0."""
+        """SIGTERM drains rank 0; workers end with it. A worker ignores SIGTERM, so it only waits for rank
+        0.
+        """
         assert self.engine is not None
         self.engine.terminate()
         try:

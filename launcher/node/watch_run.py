@@ -23,13 +23,15 @@ MAX_READ_BYTES = 256 * 1024
 
 
 def watch_run(*, state_path: str, run_id: str, log_offset: int = 0) -> None:
-    """Blocks until stdin closes, or until the run ended and all of its log was sent. `log_offset` -1: from its end."""
+    """Blocks until stdin closes, or until the run ended and all of its log was sent. `log_offset` -1: from
+    its end.
+    """
     run_dir = runs_root(state_path) / run_id
     if read_state(run_dir) is None:
         raise Refused(f"this node has no run {run_id}", "sparkctl status")
     started = time.monotonic()
     last_beat, last_state = 0.0, None
-    with open(run_dir / "engine.log", "rb") as log:
+    with (run_dir / "engine.log").open("rb") as log:
         log.seek(0, os.SEEK_END) if log_offset < 0 else log.seek(log_offset)
         while True:
             state = read_state(run_dir) or {}  # before the log: what was written until an end is sent

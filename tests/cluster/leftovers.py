@@ -29,7 +29,7 @@ def processes_of(home: Path) -> list[Found]:
         try:
             stat = (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()
             title = (entry / "cmdline").read_bytes()
-            where = os.readlink(entry / "cwd").encode()
+            where = str((entry / "cwd").readlink()).encode()
             environment = (entry / "environ").read_bytes()
         except OSError:
             continue

@@ -1,4 +1,6 @@
-"""What can be known before anything is started is refused before anything is started: one error, one next step."""
+"""What can be known before anything is started is refused before anything is started: one error, one next
+step.
+"""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def pids_of(marker: str) -> set[int]:
             words = (
                 (entry / "cmdline").read_bytes()
                 + (entry / "environ").read_bytes()
-                + os.readlink(entry / "cwd").encode()
+                + str((entry / "cwd").readlink()).encode()
             )
             state = (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[0]
             if marker.encode() in words and state not in "ZX":

@@ -39,14 +39,8 @@ def main(words: list[str]) -> int:
     if "setsid" in words:  # a session of its own and nothing of the run in its environment
         child("sglang::detokenizer", CHILD, start_new_session=True, env={})
     if "orphan" in words:  # its parent is gone at once
-        subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {CHILD!r}], start_new_session=True)",
-            ],
-            check=True,
-        )
+        code = "import subprocess as s, sys; s.Popen([sys.executable, '-c', *sys.argv[1:]], process_group=0)"
+        subprocess.run([sys.executable, "-c", code, CHILD], check=True)
     for word in words:
         if word.startswith("shm="):
             child("sglang::detokenizer", HOLDER, word[4:])

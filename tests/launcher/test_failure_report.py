@@ -1,4 +1,6 @@
-"""A failed cluster in words: node, rank, exit status, cause and the next command; never a neighbour's echo."""
+"""A failed cluster in words: node, rank, exit status, cause and the next command; never a neighbour's
+echo.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from tests.launcher.local_plan import end, say, serving_view, tell
 STAMP = "[2026-11-29 17:00:00 TP0]"
 RESET = (
     f"{STAMP} Scheduler hit an exception: Traceback (most recent call last):",
-    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:7559: Connection"
-    " reset by peer. This is typically caused by a remote worker hanging or bugs in the application. Check the logs"
-    " of the remote worker before reporting an error. GLHF!",
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:7559: "
+    "Connection reset by peer. This is typically caused by a remote worker hanging or bugs in the"
+    " application. Check the logs of the remote worker before reporting an error. GLHF!",
 )
 
 
@@ -47,14 +49,16 @@ def test_the_log_names_the_rank_that_had_an_error_of_its_own() -> None:
         "node-1",
         4.0,
         "[2026-11-29 17:00:00 TP1] Scheduler hit an exception: Traceback (most recent call last):",
-        "RuntimeError: model.safetensors.index.json references 3 shard file(s) missing from /m (incomplete download?): ['a']",
+        "RuntimeError: model.safetensors.index.json references 3 shard file(s) missing from /m"
+        " (incomplete download?): ['a']",
     )
     say(
         view,
         "node-0",
         4.1,
         f"{STAMP} Scheduler hit an exception: Traceback (most recent call last):",
-        "ValueError: TP rank 0 could finish the model loading, but there are other ranks that didn't finish loading."
+        "ValueError: TP rank 0 could finish the model loading, but there are other ranks that didn't"
+        " finish loading."
         " It is likely due to unexpected failures (e.g., OOM) or a slow node.",
     )
     end(view, "node-0", 5.0, "engine", "the engine's main process ended", signal=9)

@@ -34,9 +34,13 @@ def write_log(plan: LaunchPlan, name: str, text: str) -> Path:
     return run_dir
 
 
-def merged(plan: LaunchPlan, *, lines: int = 0, nodes: tuple[str, ...] = (), follow: bool = False) -> list[NodeLine]:
+def merged(
+    plan: LaunchPlan, *, lines: int = 0, nodes: tuple[str, ...] = (), follow: bool = False
+) -> list[NodeLine]:
     return list(
-        merge_logs(plan, SshOptions(), nodes=nodes, lines=lines, follow=follow, name="engine.log", secrets=(SECRET,))
+        merge_logs(
+            plan, SshOptions(), nodes=nodes, lines=lines, follow=follow, name="engine.log", secrets=(SECRET,)
+        )
     )
 
 
@@ -82,7 +86,7 @@ def test_one_node_without_a_log_does_not_hide_the_others(tmp_path: Path) -> None
     plan = plan_in(tmp_path)
     write_log(plan, "node-0", "here\n")
     found = []
-    with pytest.raises(PreflightRefused, match="this node has no engine.log") as caught:
+    with pytest.raises(PreflightRefused, match=r"this node has no engine\.log") as caught:
         for item in merge_logs(
             plan, SshOptions(), nodes=(), lines=0, follow=True, name="engine.log", secrets=()
         ):
