@@ -172,8 +172,8 @@ def _http(
 ) -> Answer:
     try:
         return ask_node(
-            head, "http", timeout_s=PROBE_TIMEOUT_S + 5, host=plan.api.probe_host, port=plan.api.port, method=method,
-            path=path, body=body, api_key=key, request_timeout_s=PROBE_TIMEOUT_S,
+            head, "http", timeout_s=PROBE_TIMEOUT_S + 5, host=plan.api.probe_host, port=plan.api.port,
+            method=method, path=path, body=body, api_key=key, request_timeout_s=PROBE_TIMEOUT_S,
         )  # fmt: skip
     except SparkctlError as error:
         return {"failed": str(error)}

@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
         return 3
     except BrokenPipeError:
         return 0
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the edge: the launcher shows it with the node's name
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = "{}:{} ({})".format(last.filename.rsplit("/", 1)[-1], last.lineno, last.name)
         answer({"error": f"{type(error).__name__}: {error}", "where": where})

@@ -55,7 +55,7 @@ def _generated(reply: dict) -> tuple[str | None, str]:
     if "failed" in reply:
         return None, reply["failed"]
     if reply["status"] != 200:
-        return None, "HTTP %d: %s" % (reply["status"], reply["body"][:200])
+        return None, f"HTTP {reply['status']}: {reply['body'][:200]}"
     try:
         value = json.loads(reply["body"])
         if value["meta_info"]["completion_tokens"] >= 1:

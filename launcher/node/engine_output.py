@@ -43,7 +43,7 @@ class EngineOutput:
             while view:
                 view = view[os.write(self._log, view) :]
             if data and self.write_error:
-                note = f"sparkctl: {self.dropped_bytes} bytes of output were lost until here: {self.write_error}\n"
+                note = f"sparkctl: {self.dropped_bytes} bytes of output were lost: {self.write_error}\n"
                 self.write_error = ""
                 os.write(self._log, note.encode())
         except OSError as error:

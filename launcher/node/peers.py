@@ -42,6 +42,7 @@ class Peers:
         self._num_workers = num_workers
         self._timeout_s = timeout_s
         self._meeting_s = max(meeting_s, timeout_s)
+        self._where = f"{address}:{port} in {self._meeting_s:.0f} s"
         self._lock = threading.Lock()
         self._links: dict[str, socket.socket] = {}
         self._heard_s: dict[str, float] = {}
@@ -105,8 +106,7 @@ class Peers:
             with self._lock:
                 num_missing = self._num_workers - len(self._heard_s)
             if num_missing > 0 and time.monotonic() > meeting_until:
-                text = "%d of %d workers did not reach the head's %s:%d in %.0f s" % (
-                    num_missing, self._num_workers, *self._address, self._meeting_s)  # fmt: skip
+                text = f"{num_missing} of {self._num_workers} workers did not reach the head's {self._where}"
                 self.events.put(("silent", "workers", {"what": text}))
                 return
             try:
@@ -141,11 +141,7 @@ class Peers:
                 break
             except OSError as error:
                 if time.monotonic() > deadline:
-                    text = "the head's %s:%d was not reached in %.0f s: %s" % (
-                        *self._address,
-                        self._meeting_s,
-                        error,
-                    )
+                    text = f"the head's {self._where} was not reached: {error}"
                     self.events.put(("silent", "head", {"what": text}))
                     return
                 time.sleep(0.2)

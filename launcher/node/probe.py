@@ -1,4 +1,6 @@
-"""Read-only facts of a node. Changes nothing; every item that cannot be read is null or listed in `problems`."""
+"""Read-only facts of a node. Changes nothing; every item that cannot be read is null or listed in
+`problems`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ MAX_LISTED = 5
 SIOCGIFADDR = 0x8915
 
 
-def probe(*, paths: dict, model_path: str | None, ports: list, engine_runtime: str, engine_python: str | None) -> dict:
+def probe(
+    *, paths: dict, model_path: str | None, ports: list, engine_runtime: str, engine_python: str | None
+) -> dict:
     """`ports`: [[host, port], ...] that must be free. `paths` as in the topology, `~` of this node's user."""
     expanded = {key: os.path.expanduser(value) for key, value in paths.items() if value}
     return {
@@ -58,9 +62,9 @@ def _writable_problem(path: str) -> str | None:
     while not directory.exists():
         directory = directory.parent
     if not directory.is_dir():
-        return "%s is not a directory" % directory
+        return f"{directory} is not a directory"
     if not os.access(directory, os.W_OK | os.X_OK) or os.statvfs(directory).f_flag & os.ST_RDONLY:
-        return "%s is not writable" % directory
+        return f"{directory} is not writable"
     free = shutil.disk_usage(directory).free
     return "only %d MiB are free at %s" % (free >> 20, directory) if free < 64 << 20 else None
 
@@ -125,7 +129,11 @@ def _hcas() -> list[dict]:
     root = Path("/sys/class/infiniband")
     for device in sorted(root.iterdir()) if root.is_dir() else []:
         port = device / "ports/1"
-        netdevs = sorted(path.name for path in (device / "device/net").iterdir()) if (device / "device/net").is_dir() else []
+        netdevs = (
+            sorted(path.name for path in (device / "device/net").iterdir())
+            if (device / "device/net").is_dir()
+            else []
+        )
         found.append({
             "name": device.name,
             "netdev": netdevs[0] if netdevs else None,
@@ -181,11 +189,15 @@ def _model(model_path: str, models: str | None) -> dict:
         else:
             names = sorted(file.name for file in path.glob("*.safetensors"))
     except (ValueError, KeyError, AttributeError, OSError) as error:
-        facts["problem"] = "%s cannot be read: %s" % (INDEX_NAME, error)
+        facts["problem"] = f"{INDEX_NAME} cannot be read: {error}"
         return facts
     missing = [name for name in names if not (path / name).is_file()]
     if missing:
-        facts["problem"] = "%d of %d weight files are missing: %s" % (len(missing), len(names), ", ".join(missing[:MAX_LISTED]))
+        facts["problem"] = "%d of %d weight files are missing: %s" % (
+            len(missing),
+            len(names),
+            ", ".join(missing[:MAX_LISTED]),
+        )
     elif not names:
         facts["problem"] = "it has no *.safetensors file"
     else:
@@ -200,7 +212,7 @@ def _engine(runtime: str, python: str) -> dict:
         return {"docker": docker, "problem": None if docker else "docker is not in PATH"}
     facts: dict = {"python": python, "problem": None, "sglang": None, "sparkctl": None}
     if not os.access(python, os.X_OK):
-        facts["problem"] = "there is no %s" % python
+        facts["problem"] = f"there is no {python}"
         return facts
     code = (
         "import importlib.metadata as m, json\n"
@@ -211,9 +223,11 @@ def _engine(runtime: str, python: str) -> dict:
     )
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30)
     if done.returncode != 0:
-        facts["problem"] = "%s does not run: %s" % (python, done.stderr.strip().splitlines()[-1:] or done.returncode)
+        facts["problem"] = (
+            f"{python} does not run: {done.stderr.strip().splitlines()[-1:] or done.returncode}"
+        )
     else:
         facts.update(json.loads(done.stdout))
         if facts["sglang"] is None:
-            facts["problem"] = "%s has no sglang" % python
+            facts["problem"] = f"{python} has no sglang"
     return facts

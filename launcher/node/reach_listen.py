@@ -108,24 +108,25 @@ def _serve(token: str, listeners: list, answerers: list, hellos: list) -> None:
                 except OSError:  # it went away meanwhile
                     continue
             elif item in connections:
-                _answer_tcp(item, token)
-                connections.remove(item)
+                if not _answer_tcp(item, token):
+                    item.close()
+                    connections.remove(item)
             elif item in answerers:
                 _answer_udp(item, token, told)
             else:
                 _hear(item, token, told)
 
 
-def _answer_tcp(connection: socket.socket, token: str) -> None:
+def _answer_tcp(connection: socket.socket, token: str) -> bool:
+    """False when the connection is done with: the other side closes first, so no port of ours is in TIME_WAIT."""
     connection.settimeout(1.0)
     try:
-        if connection.recv(256).startswith(token.encode()):
-            connection.sendall(b"here\n")
-            connection.recv(16)  # the other side closes first, so that no port of ours stays in TIME_WAIT
+        if not connection.recv(256).startswith(token.encode()):
+            return False
+        connection.sendall(b"here\n")
     except OSError:
-        pass
-    finally:
-        connection.close()
+        return False
+    return True
 
 
 def _answer_udp(answerer: socket.socket, token: str, told: set) -> None:

@@ -14,6 +14,8 @@ import time
 
 # One lost SYN is sent again after 1 s: shorter would call a busy network broken.
 CONNECT_TIMEOUT_S = 1.6
+# The quickest of these counts: a busy node answers late now and then.
+ROUND_TRIPS, ROUND_PAUSE_S = 5, 0.005
 UDP_TRIES = (0.25, 0.35, 0.5)
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
 UDP_HEADERS_BYTES = 28

@@ -104,7 +104,7 @@ class SshCluster:
             assert not host.processes(), host.processes()
             assert not host.shm_files(), host.shm_files()
             assert not host.listening_ports(), host.listening_ports()
-        assert not list(Path("/tmp").glob("sparkctl-????????")), "the engine's temporary directory was left"
+        assert not temp_links(self.hosts.folder), "the link to the engine's temporary files was left"
 
     def reset(self) -> None:
         """Whatever a test did: cables in, nothing running, all hosts trusted."""
@@ -123,6 +123,12 @@ class SshCluster:
         shutil.rmtree(self.sparkctl.home / ".local", ignore_errors=True)
         self.hosts.trust_hosts()
         self.write_topology()
+
+
+def temp_links(folder: Path) -> list[Path]:
+    """Links in /tmp to something below `folder`."""
+    links = [path for path in Path("/tmp").glob("sparkctl-*") if path.is_symlink()]
+    return [link for link in links if folder in link.readlink().parents]
 
 
 def state_path(host: NetnsNode) -> Path:
