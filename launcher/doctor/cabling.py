@@ -33,8 +33,6 @@ def cabling_of(case: Case) -> Cabling:
     ports: dict[End, set[str]] = defaultdict(set)
     cages: dict[End, set[End]] = defaultdict(set)
     for hello in case.reach.hellos if case.reach else ():
-        if hello.source == hello.target:
-            continue
         one = (hello.source, hello.source_interface)
         other = (hello.target, hello.target_interface)
         ports[one].add(hello.target)

@@ -166,9 +166,9 @@ def _sort(heard: Mapping[str, list[Answer]]) -> tuple[tuple[Hello, ...], set[tup
     arrived: set[tuple[str, ...]] = set()
     for name, lines in heard.items():
         for line in lines:
-            if "hello" in line:
+            if "hello" in line and line["hello"]["source"] != name:  # a broadcast comes back to its sender
                 hellos.append(Hello(target=name, **line["hello"]))
-            elif "arrived" in line:
+            if "arrived" in line:
                 said = line["arrived"]
                 arrived.add((said["source"], name, said["kind"], said["address"]))
     return tuple(hellos), arrived
