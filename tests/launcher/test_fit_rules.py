@@ -84,6 +84,11 @@ def test_three_ranks_pad_to_nine_groups_and_twelve_on_request() -> None:
     assert plan_split(CONFIG, tp=3, ep=1, heads=96).head_groups == 12
 
 
+def test_vocabulary_is_padded_to_64_rows_a_rank() -> None:
+    size = rank_part_bytes(SHAPE, plan_split(CONFIG, tp=3, ep=1))[Part.VOCABULARY]
+    assert size == 2 * 43136 * 5120 * 2
+
+
 def test_padding_to_640_costs_a_ninth_of_the_experts() -> None:
     exact = rank_part_bytes(SHAPE, plan_split(CONFIG, tp=4, ep=2))[Part.ROUTED]
     padded = rank_part_bytes(SHAPE, plan_split(CONFIG, tp=4, ep=1, expert_width=640))[Part.ROUTED]
@@ -181,6 +186,22 @@ def test_a_pin_is_clamped_and_none_is_sized_by_the_fraction() -> None:
     unsized = server(tp=4, ep=2, tokens=None, mem_fraction=None)
     assert served_tokens(SHAPE, unsized) == 262144
     assert "pool-not-pinned" in checks(unsized, "warn")
+
+
+def test_three_sparks_keep_the_floor_while_idle() -> None:
+    """The transient of a short prompt is nothing; the pool alone leaves too little."""
+    settings = server(tp=3, chunk=256, context=8192, tokens=3_500_000)
+    head = budget_rank(SHAPE, settings, 0)
+    assert 0 < head.left_bytes < head.idle_bytes < 2 * GB
+    assert checks(settings) == ["headroom"]
+
+
+def test_row_cache_is_taken_from_the_pool_and_raises_the_fraction() -> None:
+    plain = server(tp=4, ep=2, tokens=None, mem_fraction=0.8)
+    cached = server(tp=4, ep=2, tokens=None, mem_fraction=0.8, cache_gib=4)
+    fewer = served_tokens(SHAPE, plain) - served_tokens(SHAPE, cached)
+    assert fewer * bytes_per_token(CONFIG, has_draft=True) == pytest.approx(4 * GIB, rel=0.001)
+    assert min_mem_fraction(SHAPE, cached) - min_mem_fraction(SHAPE, plain) == pytest.approx(4 / 104.25)
 
 
 def test_context_above_the_models_own() -> None:
