@@ -36,12 +36,17 @@ FLAGS = (
     "--sampling-backend pytorch --grammar-backend none --device cpu"
 )
 FORK = {"SPARKCTL_FORK_CHILDREN": "1"}
+EAGER = {"TORCHDYNAMO_DISABLE": "1"}
+COLD = "a new directory"  # a home without compiled kernels in its cache, as on a fresh machine
 SKIP = ["--skip-server-warmup"]
 VARIANTS: dict[str, tuple[dict[str, str], list[str]]] = {
     "spawn": ({}, []),
     "spawn-skip-warmup": ({}, SKIP),
     "fork": (FORK, []),
     "fork-skip-warmup": (FORK, SKIP),
+    "fork-eager": ({**FORK, **EAGER}, []),
+    "fork-cold": ({**FORK, "HOME": COLD}, []),
+    "fork-cold-eager": ({**FORK, **EAGER, "HOME": COLD}, []),
 }
 LIMIT_S = 150.0
 
@@ -50,6 +55,8 @@ def start_nodes(
     model: Path, nodes: int, port: int, variant: str, logs: Path
 ) -> list[subprocess.Popen[bytes]]:
     extra_environment, extra_flags = VARIANTS[variant]
+    if extra_environment.get("HOME") == COLD:
+        extra_environment = {**extra_environment, "HOME": tempfile.mkdtemp(dir=logs)}
     started = []
     for rank in range(nodes):
         words = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
