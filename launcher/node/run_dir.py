@@ -71,11 +71,11 @@ def make_temp_link(run_dir: Path) -> str:
             continue
 
 
-def remove_what_only_a_living_run_needs(run_dir: Path, state: dict) -> None:
+def remove_what_only_a_living_run_needs(run_dir: Path) -> None:
     """Secrets, temporary files, and the link to them."""
     for name in ("engine.yaml", "node.json"):
         (run_dir / name).unlink(missing_ok=True)
     shutil.rmtree(run_dir / "tmp", ignore_errors=True)
-    link = Path(state.get("temp_link", "/nowhere"))
-    if link.is_symlink() and link.readlink() == run_dir / "tmp":
-        link.unlink()
+    for link in Path("/tmp").glob("sparkctl-*"):
+        if link.is_symlink() and link.readlink() == run_dir / "tmp":
+            link.unlink()

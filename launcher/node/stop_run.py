@@ -80,7 +80,7 @@ def _ask_supervisor(state: dict, timeout_s: float) -> None:
 def _record_end(run_dir: Path, state: dict, was_alive: bool) -> dict:
     """The supervisor records its own end; when it could not, say that we ended the run."""
     state = _state(run_dir, state["node"])
-    remove_what_only_a_living_run_needs(run_dir, state)
+    remove_what_only_a_living_run_needs(run_dir)
     if state["phase"] != "ended":
         what = (
             "ended by sparkctl down without the help of its supervisor"

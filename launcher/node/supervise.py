@@ -126,11 +126,10 @@ class Supervisor:
         return str(self.node["token"])
 
     def _start_engine(self, libc: ctypes.CDLL) -> subprocess.Popen:
-        self.state["temp_link"] = make_temp_link(self.run_dir)
         argv = list(self.node["argv"])
         if self.secrets:
             argv += ["--config", str(self.run_dir / "engine.yaml")]
-        environment = dict(self.node["environment"], TMPDIR=self.state["temp_link"])
+        environment = dict(self.node["environment"], TMPDIR=make_temp_link(self.run_dir))
         read_end, write_end = os.pipe()
         try:
             engine = subprocess.Popen(
@@ -346,9 +345,7 @@ class Supervisor:
         if self.peers is not None:
             self.peers.close()
         self.state.update(phase="ended", end=cause)
-        remove_what_only_a_living_run_needs(
-            self.run_dir, self.state
-        )  # on a full disk it makes room for the state
+        remove_what_only_a_living_run_needs(self.run_dir)  # on a full disk it makes room for the state
         self._save()
 
     def _end_engine(self, cause: dict) -> None:
