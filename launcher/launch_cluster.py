@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -111,8 +111,13 @@ def prepare(recipe: Recipe, topology: Topology, remotes: Mapping[str, Remote], *
 
 def check(plan: LaunchPlan, facts: Facts, progress: Progress, *, skip: tuple[str, ...]) -> None:
     """Raises PreflightRefused with all refusals that were not skipped."""
+    refuse(find_problems(plan, facts), progress, skip=skip)
+
+
+def refuse(findings: Iterable[Finding], progress: Progress, *, skip: tuple[str, ...]) -> None:
+    """Tell all findings; raises PreflightRefused with the refusals among them that were not skipped."""
     refusals = []
-    for finding in find_problems(plan, facts):
+    for finding in findings:
         progress.finding(finding)
         if finding.level == "refuse" and finding.check not in skip:
             refusals.append(finding)

@@ -46,14 +46,15 @@ def doctor(
     sparkctl doctor --recipe v41-flash-3x                  all checks, then all-reduces between the nodes
     sparkctl doctor --recipe v41-flash-3x --no-collective  facts and packets only, a few seconds
 
-    Changes nothing on the nodes. Exit status 5 when a check refuses. Every check is explained in docs/checks.md.
+    Changes nothing on the nodes. Exit status 5 when a check refuses. docs/checks.md explains every check.
     """
     from launcher.choose_inputs import choose_inputs
     from launcher.connect import SshOptions, connect_all
+    from launcher.doctor.check_names import known_checks
     from launcher.doctor.run_doctor import run_doctor
     from launcher.errors import PreflightRefused
 
-    skipped = _known(tuple(skip or ()))
+    skipped = known_checks(tuple(skip or ()))
     inputs = choose_inputs(recipe=recipe, topology=topology, nodes=nodes, port=port)
     with connect_all(inputs.topology.nodes, SshOptions(accept_new_host_keys=accept_new_host_keys)) as remotes:
         result = run_doctor(
@@ -70,19 +71,6 @@ def doctor(
             f"{len(refusals)} finding(s) refuse a start: {names}", hint="fix them, then: sparkctl doctor"
         )
         raise error
-
-
-def _known(names: tuple[str, ...]) -> tuple[str, ...]:
-    from launcher.doctor.check_names import check_names
-    from launcher.errors import UsageError
-
-    unknown = [name for name in names if name not in check_names()]
-    if unknown:
-        raise UsageError(
-            f"--skip must name a check, got {unknown[0]!r}",
-            hint=f"one of: {', '.join(sorted(check_names()))}",
-        )
-    return names
 
 
 def _show(result: DoctorResult, skipped: tuple[str, ...]) -> None:

@@ -61,13 +61,15 @@ def up(
     import signal
     import time
 
-    from launcher.choose_inputs import choose_inputs
+    from launcher.choose_inputs import Inputs, choose_inputs
     from launcher.cli.follow import detached_text, follow_cluster
     from launcher.cli.show_progress import LiveProgress
     from launcher.cli.show_run import show_ready
     from launcher.connect import SshOptions, connect_all
+    from launcher.doctor.check_names import known_checks
+    from launcher.doctor.run_doctor import quick_findings
     from launcher.errors import Interrupted
-    from launcher.launch_cluster import Stopwatch, check, launch
+    from launcher.launch_cluster import Stopwatch, check, launch, refuse
     from launcher.plan import plan_from_json
     from launcher.run_record import RunRecords
 
@@ -85,7 +87,7 @@ def up(
             choose_inputs(recipe=recipe, topology=topology, nodes=nodes, port=port), no_api_key
         )
         targets = source.topology.nodes
-    skipped = tuple(skip or ())
+    skipped = known_checks(tuple(skip or ()))
     with (
         LiveProgress() as progress,
         connect_all(targets, SshOptions(accept_new_host_keys=accept_new_host_keys)) as remotes,
@@ -93,6 +95,9 @@ def up(
         made, facts = _make_plan(source, remotes, progress, replace=replace)
         stopwatch.lap("plan_s")
         check(made, facts, progress, skip=skipped)
+        links = source.topology.links if isinstance(source, Inputs) else None
+        refuse(quick_findings(made, links, remotes, clock=time.time), progress, skip=skipped)
+        stopwatch.lap("doctor_s")
         result = launch(made, remotes, records, progress, stopwatch, skip=skipped)
         progress.close()
         try:

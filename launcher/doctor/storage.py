@@ -11,8 +11,11 @@ from launcher.doctor.finding import Problem, refuse, warn
 NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "fuse.sshfs", "9p", "ceph", "glusterfs", "lustre")
 # Run logs; compile caches of Triton, FlashInfer and TileLang; temporary files of a start.
 NEEDED_BYTES = {"state": 1 << 30, "cache": 5 << 30, "tmp": 1 << 30}
+# The CPU engine compiles nothing and serves tiny models.
+CPU_NEEDED_BYTES = 64 << 20
 FULL_FRACTION = 0.05
-WRITTEN = ("state", "cache", "home")
+# Runs are kept in `state`; whether they can be is the check state-directory of a launch.
+WRITTEN = ("cache", "home")
 
 
 @check(
@@ -29,9 +32,11 @@ def disk(case: Case) -> Iterable[Problem]:
         for place in store.places:
             if place.free_bytes is None or not place.size_bytes or place.mount in told:
                 continue
-            needed = NEEDED_BYTES.get(place.key, 0) if case.has_gpu or place.key != "cache" else 0
+            needed = NEEDED_BYTES.get(place.key, 0)
+            if not case.has_gpu:
+                needed = min(needed, CPU_NEEDED_BYTES)
             free, where = gib(place.free_bytes), f"{place.key} {place.path} on {place.mount}"
-            if place.free_bytes < min(needed, 1 << 30):
+            if place.free_bytes < min(needed, 1 << 30) and place.key != "state":
                 yield refuse(
                     node.name, f"{gib(needed)} must be free, got {free} of {gib(place.size_bytes)} ({where})"
                 )

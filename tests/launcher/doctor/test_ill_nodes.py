@@ -260,7 +260,7 @@ CASES = [
     Ill("F24", "one-nccl", "refuse", _two_nccl, "/opt/nccl/lib/libnccl.so.2 before the engine's own", "LD_LIBRARY_PATH", changes={"request": {"environment": {"LD_LIBRARY_PATH": "/opt/nccl/lib"}}}),
     Ill("", "engine-answers", "refuse", lambda t: t.program(f"{HOME}/.local/share/sparkctl/venv/bin/python", "#!/bin/sh\necho 'Fatal Python error: init_fs_encoding'\nexit 1"), "init_fs_encoding", "install"),
     # ---- storage
-    Ill("F4 S-disk-full", "disk", "refuse", _disk("state", FULL), "1.0 GiB must be free, got 0.0 GiB", "df -h"),
+    Ill("F4 S-disk-full", "disk", "refuse", _disk("cache", FULL), "5.0 GiB must be free, got 0.0 GiB", "df -h"),
     Ill("F4", "disk", "warn", _disk("models", "/data ext4 4000000000000 90000000000 244191232 243000000"), "only 83.8 GiB of 3725.3 GiB are free", "df -h", name="nearly"),
     Ill("", "disk", "warn", _disk("cache", "/ ext4 3936818806784 2900000000000 244191232 12"), "only 12 of 244191232 inodes", "df -h", name="inodes"),
     Ill("F12 F47", "disk-answers", "refuse", lambda t: t.program("/usr/bin/df", "#!/bin/sh\nexec /bin/sleep 20\n"), "df did not answer within 2.5 s", "umount", also=("probe-tool",)),
