@@ -57,7 +57,8 @@ $(VENV)/.installed: pyproject.toml setup.py $(wildcard engram/core/*) $(VENV)/.e
 
 $(VENV)/.test: pyproject.toml $(VENV)/.installed | system-test
 	@echo "== test tools"
-	$(BIN)/pip install -c $(ENGINE).txt -e '.[node,test]'
+	@$(BIN)/python scripts/test_requirements.py >$(VENV)/test-requirements.txt
+	$(BIN)/pip install -c $(ENGINE).txt -r $(VENV)/test-requirements.txt
 	@touch $@
 
 model: $(VENV)/.installed

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from pybind11.setup_helpers import Pybind11Extension, build_ext
+from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import setup
 
 SOURCES = sorted(str(path) for path in Path("engram/core").glob("*.cpp"))
@@ -27,5 +27,7 @@ if SOURCES and sys.platform.startswith("linux"):
             extra_compile_args=["-O3", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"],
         )
     )
+
+ParallelCompile(default=0).install()  # one compiler a core
 
 setup(ext_modules=extensions, cmdclass={"build_ext": build_ext})

@@ -79,4 +79,9 @@ def _write(kind: str, out: Path, options: list[str]) -> Written:
     if done.returncode == ConfigError.exit_code:
         said = loads(last)
         raise ConfigError(said["message"], hint=said["hint"])
+    if last.startswith("ModuleNotFoundError"):
+        raise ConfigError(
+            f"the packages of a node must be installed to write a model, got {last}",
+            hint="pip install 'sparkctl[node]'",
+        )
     raise SparkctlError(f"python -m {MODULE} must exit 0, got {done.returncode}: {last}")
