@@ -6,19 +6,20 @@ from launcher.doctor.collective_result import CHECK
 from launcher.doctor.examine import ANSWER, CHECKS, TOOL
 from launcher.errors import UsageError
 
-LAUNCH_CHECKS = (
-    "not-supported",
-    "earlier-run",
-    "state-directory",
-    "engine",
-    "engine-version",
-    "engine-plugin",
-    "model",
-    "port",
-    "interface",
-    "fabric-address",
-    "same-versions",
-)
+# What `up` checks itself (launcher/preflight.py), and what holds when it is ok.
+LAUNCH_CHECKS = {
+    "not-supported": "this version of sparkctl can carry out every setting of the recipe",
+    "earlier-run": "no earlier run lives on the node (F13, F14)",
+    "state-directory": "paths.state can keep a run: writable, with 64 MiB free",
+    "engine": "the engine is installed where paths.engine says",
+    "engine-version": "SGLang has the version that the recipe names",
+    "engine-plugin": "the engine's environment has sparkctl's plugin",
+    "model": "the checkpoint is on the node, with every file that its index names",
+    "port": "the ports of API and rendezvous are free",
+    "interface": "fabric.interface exists on the node",
+    "fabric-address": "fabric.address is an address of fabric.interface",
+    "same-versions": "sglang, sparkctl and torch have one version on all nodes",
+}
 
 
 def check_names() -> frozenset[str]:
