@@ -119,6 +119,7 @@ def _make_plan(
     from launcher.launch_cluster import end_earlier_runs, new_run_id, prepare, require_facts
     from launcher.plan import LaunchPlan
 
+    facts: Facts
     if isinstance(source, LaunchPlan):
         progress.step(
             f"carrying out plan {source.run_id}: recipe {source.recipe} on topology {source.topology}"

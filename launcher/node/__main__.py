@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from typing import Any
 
 from launcher.node.answer import Refused, answer
 
 
-def handle(request: dict) -> None:
+def handle(request: dict[str, Any]) -> None:
     verb = request.pop("verb")
     if verb == "probe":
         from launcher.node.probe import probe

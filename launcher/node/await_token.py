@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from typing import Any
 
 from launcher.node.answer import answer
 from launcher.node.http_request import http_request
@@ -51,7 +52,7 @@ def _end_with_launcher() -> None:
     os._exit(0)
 
 
-def _generated(reply: dict) -> tuple[str | None, str]:
+def _generated(reply: dict[str, Any]) -> tuple[str | None, str]:
     if "failed" in reply:
         return None, reply["failed"]
     if reply["status"] != 200:

@@ -12,6 +12,7 @@ import os
 import select
 import struct
 from pathlib import Path
+from typing import Any
 
 # include/uapi/linux/pidfd.h: PIDFD_GET_INFO = _IOWR(0xFF, 11, struct pidfd_info), first published size 64.
 _PIDFD_INFO_SIZE = 64
@@ -43,7 +44,7 @@ class ExitWatch:
         if mask & _PIDFD_INFO_EXIT:
             # mask u64, cgroupid u64, pid tgid ppid ruid rgid euid egid suid sgid fsuid fsgid u32,
             # exit_code i32
-            return struct.unpack_from("<i", request, 16 + 11 * 4)[0]
+            return int(struct.unpack_from("<i", request, 16 + 11 * 4)[0])
         return self._zombie_status()
 
     def _zombie_status(self) -> int | None:
@@ -57,7 +58,7 @@ class ExitWatch:
         os.close(self._fd)
 
 
-def describe_wait_status(status: int | None) -> dict:
+def describe_wait_status(status: int | None) -> dict[str, Any]:
     """`{"exit_code": 1}`, `{"signal": 9}`, or `{}` when unknown."""
     if status is None:
         return {}

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from launcher.node.processes import Process, boot_id, run_processes, same_process
 from launcher.node.run_dir import read_state, runs_root
 
 
-def describe_run(run_dir: Path) -> dict:
+def describe_run(run_dir: Path) -> dict[str, Any]:
     """State of one run plus what of it lives now. A damaged state.json is reported, not hidden."""
     try:
         state = read_state(run_dir)
@@ -50,7 +51,7 @@ def describe_run(run_dir: Path) -> dict:
     }
 
 
-def living_processes(run_id: str, state: dict) -> list[Process]:
+def living_processes(run_id: str, state: dict[str, Any]) -> list[Process]:
     """None can live when the node was booted since."""
     if state.get("boot_id") != boot_id():
         return []
@@ -59,7 +60,7 @@ def living_processes(run_id: str, state: dict) -> list[Process]:
     )
 
 
-def live_runs(state_path: str) -> list[dict]:
+def live_runs(state_path: str) -> list[dict[str, Any]]:
     root = runs_root(state_path)
     if not root.is_dir():
         return []
@@ -67,7 +68,7 @@ def live_runs(state_path: str) -> list[dict]:
     return [run for run in described if run["status"] not in ("ended", "damaged")]
 
 
-def list_runs(*, state_path: str, run_id: str | None = None) -> dict:
+def list_runs(*, state_path: str, run_id: str | None = None) -> dict[str, Any]:
     """All runs, newest first, or the one of that id."""
     root = runs_root(state_path)
     if not root.is_dir():

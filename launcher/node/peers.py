@@ -15,7 +15,9 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 BEAT_S = 1.0
 QUIET_S = 3.0  # two beats were missed: not an end yet, but worth telling
@@ -35,7 +37,7 @@ class Peers:
 
     def __init__(self, *, node: str, token: str, is_head: bool, address: str, port: int,
                  num_workers: int, timeout_s: float, meeting_s: float = MIN_MEETING_S) -> None:  # fmt: skip
-        self.events: queue.SimpleQueue[tuple[str, str, dict]] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[tuple[str, str, dict[str, Any]]] = queue.SimpleQueue()
         self._node = node
         self._token = token
         self._address = (address, port)
@@ -56,7 +58,7 @@ class Peers:
             self._spawn(self._connect)
         self._spawn(self._beat)
 
-    def _spawn(self, target, *args) -> None:
+    def _spawn(self, target: Callable[..., None], *args: object) -> None:
         threading.Thread(target=target, args=args, daemon=True).start()
 
     def quiet(self) -> list[str]:
@@ -65,7 +67,7 @@ class Peers:
         with self._lock:
             return sorted(peer for peer, heard_s in self._heard_s.items() if now - heard_s > QUIET_S)
 
-    def tell_ended(self, detail: dict) -> None:
+    def tell_ended(self, detail: dict[str, Any]) -> None:
         """Tell every peer; returns after the bytes are handed to the kernel."""
         self._closing.set()
         self._send({"ended": {"node": self._node, **detail}})
@@ -79,7 +81,7 @@ class Peers:
             with suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
 
-    def _send(self, message: dict) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         data = json.dumps(message).encode() + b"\n"
         with self._lock:
             links = list(self._links.values())
@@ -195,7 +197,7 @@ class _Lines:
     def __iter__(self) -> _Lines:
         return self
 
-    def __next__(self) -> dict:
+    def __next__(self) -> dict[str, Any]:
         while b"\n" not in self._buffer:
             if len(self._buffer) > MAX_LINE_BYTES:
                 self._stop("it sent a line that is too long")
@@ -213,12 +215,12 @@ class _Lines:
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
         try:
-            message = json.loads(line)
+            message: Any = json.loads(line)
         except (ValueError, RecursionError):
             self._stop("it sent what is no message")
         if not isinstance(message, dict):
             self._stop("it sent what is no message")
-        return message
+        return dict(message)
 
     def _stop(self, why: str) -> None:
         self.end = why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ def read_log(*, state_path: str, run_id: str, lines: int, follow: bool, name: st
             if over:
                 answer({"eof": True})
                 return
-            if select.select([sys.stdin], [], [], FOLLOW_S)[0] and not sys.stdin.buffer.read1(4096):
+            if select.select([sys.stdin], [], [], FOLLOW_S)[0] and not os.read(sys.stdin.fileno(), 4096):
                 return
 
 

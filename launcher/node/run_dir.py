@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 
 def runs_root(state_path: str) -> Path:
@@ -40,7 +41,7 @@ def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
         raise
 
 
-def read_json(path: Path) -> dict | None:
+def read_json(path: Path) -> dict[str, Any] | None:
     """The object in `path`; None when there is no such file. A damaged file raises ValueError."""
     try:
         text = path.read_text()
@@ -52,11 +53,11 @@ def read_json(path: Path) -> dict | None:
     return value
 
 
-def read_state(run_dir: Path) -> dict | None:
+def read_state(run_dir: Path) -> dict[str, Any] | None:
     return read_json(run_dir / "state.json")
 
 
-def write_state(run_dir: Path, state: dict) -> None:
+def write_state(run_dir: Path, state: dict[str, Any]) -> None:
     write_file(run_dir / "state.json", json.dumps(state, indent=1).encode())
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from launcher.node.answer import Refused
 from launcher.node.list_runs import live_runs
@@ -26,7 +27,9 @@ KEEP_RUNS = 20  # run directories kept for their logs; the oldest ended ones go 
 START_TIMEOUT_S = 10.0
 
 
-def start_run(*, state_path: str, run_id: str, node: dict, secrets: dict, code: str) -> dict:
+def start_run(
+    *, state_path: str, run_id: str, node: dict[str, Any], secrets: dict[str, Any], code: str
+) -> dict[str, Any]:
     """Write what to run and start the supervisor; returns its pid once it holds the engine.
 
     `node`: name, argv, environment, is_head, ranks, heartbeat, limits (see `launcher/execute_plan.py`).
@@ -80,7 +83,9 @@ def _not_writable(path: str | Path, error: OSError) -> Refused:
     )
 
 
-def _write_run_dir(state_path: str, run_id: str, node: dict, secrets: dict, code: bytes) -> Path:
+def _write_run_dir(
+    state_path: str, run_id: str, node: dict[str, Any], secrets: dict[str, Any], code: bytes
+) -> Path:
     run_dir = runs_root(state_path) / run_id
     try:
         run_dir.mkdir(parents=True, mode=0o700)
@@ -108,7 +113,7 @@ def _write_run_dir(state_path: str, run_id: str, node: dict, secrets: dict, code
     return run_dir
 
 
-def _await_supervisor(run_dir: Path) -> dict:
+def _await_supervisor(run_dir: Path) -> dict[str, Any]:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         state = read_state(run_dir) or {}

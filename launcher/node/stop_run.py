@@ -7,6 +7,7 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from launcher.node.end_processes import end_container, end_processes, remove_shared_memory
 from launcher.node.list_runs import living_processes
@@ -18,7 +19,7 @@ MEMORY_BACK_FRACTION = 0.9  # of what was available before the start; other prog
 
 
 def stop_run(*, state_path: str, run_id: str, node: str, timeout_s_supervisor: float, memory_timeout_s: float,
-             refuse_start: bool = False) -> dict:  # fmt: skip
+             refuse_start: bool = False) -> dict[str, Any]:  # fmt: skip
     """Idempotent. Returns what was ended, what is left, and whether memory came back.
 
     `node`: the node's name, in case the run's own record of it is damaged.
@@ -34,7 +35,7 @@ def stop_run(*, state_path: str, run_id: str, node: str, timeout_s_supervisor: f
         return _stop(run_dir, _state(run_dir, node), timeout_s_supervisor, memory_timeout_s)
 
 
-def _state(run_dir: Path, node: str) -> dict:
+def _state(run_dir: Path, node: str) -> dict[str, Any]:
     """What is needed to find the run's processes, also when state.json is damaged or was never written."""
     try:
         state = read_state(run_dir)
@@ -43,7 +44,9 @@ def _state(run_dir: Path, node: str) -> dict:
     return state or {"run_id": run_dir.name, "node": node, "boot_id": boot_id(), "phase": "unknown"}
 
 
-def _stop(run_dir: Path, state: dict, timeout_s_supervisor: float, memory_timeout_s: float) -> dict:
+def _stop(
+    run_dir: Path, state: dict[str, Any], timeout_s_supervisor: float, memory_timeout_s: float
+) -> dict[str, Any]:
     run_id = run_dir.name
     before = living_processes(run_id, state)
     shared_memory = shared_memory_files([process.pid for process in before])
@@ -66,7 +69,7 @@ def _stop(run_dir: Path, state: dict, timeout_s_supervisor: float, memory_timeou
     }
 
 
-def _ask_supervisor(state: dict, timeout_s: float) -> None:
+def _ask_supervisor(state: dict[str, Any], timeout_s: float) -> None:
     supervisor = same_process(state.get("supervisor_pid", -1), state.get("supervisor_start_ticks", -1))
     if supervisor is None or supervisor.state in "Tt":
         return  # gone or frozen: it cannot act, so the caller ends everything
@@ -77,7 +80,7 @@ def _ask_supervisor(state: dict, timeout_s: float) -> None:
         time.sleep(0.03)
 
 
-def _record_end(run_dir: Path, state: dict, was_alive: bool) -> dict:
+def _record_end(run_dir: Path, state: dict[str, Any], was_alive: bool) -> dict[str, Any]:
     """The supervisor records its own end; when it could not, say that we ended the run."""
     state = _state(run_dir, state["node"])
     remove_what_only_a_living_run_needs(run_dir)
@@ -99,7 +102,7 @@ def has_gpu() -> bool:
     return Path("/dev/nvidiactl").exists()
 
 
-def _wait_for_memory(state: dict, timeout_s: float) -> dict:
+def _wait_for_memory(state: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     """On unified memory the GPU's pages come back after the processes are gone; the next start needs them."""
     wanted = int(state.get("memory_available_before_bytes", 0) * MEMORY_BACK_FRACTION)
     deadline = time.monotonic() + timeout_s

@@ -17,6 +17,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from launcher.node.end_processes import (
     end_container,
@@ -74,7 +75,9 @@ def supervise(run_dir: str) -> int:
 
 
 class Supervisor:
-    def __init__(self, run_dir: Path, state: dict, node: dict, secrets: dict) -> None:
+    def __init__(
+        self, run_dir: Path, state: dict[str, Any], node: dict[str, Any], secrets: dict[str, Any]
+    ) -> None:
         self.run_dir = run_dir
         self.state = state
         self.node = node
@@ -86,7 +89,7 @@ class Supervisor:
         self.asked_to_stop = False
         self.unsaved = False
         self.peers: Peers | None = None
-        self.engine: subprocess.Popen | None = None
+        self.engine: subprocess.Popen[bytes] | None = None
         self.output: EngineOutput | None = None
 
     # Start ---------------------------------------------------------------------------------------------
@@ -125,10 +128,8 @@ class Supervisor:
     def _token(self) -> str:
         return str(self.node["token"])
 
-    def _start_engine(self, libc: ctypes.CDLL) -> subprocess.Popen:
-        argv = list(self.node["argv"])
-        if self.secrets:
-            argv += ["--config", str(self.run_dir / "engine.yaml")]
+    def _start_engine(self, libc: ctypes.CDLL) -> subprocess.Popen[bytes]:
+        argv = self.argv
         environment = dict(self.node["environment"], TMPDIR=make_temp_link(self.run_dir))
         read_end, write_end = os.pipe()
         try:
@@ -146,6 +147,11 @@ class Supervisor:
 
     def _on_stop_signal(self, number: int, frame: object) -> None:
         self.asked_to_stop = True
+
+    @property
+    def argv(self) -> list[str]:
+        secret_options = ["--config", str(self.run_dir / "engine.yaml")] if self.secrets else []
+        return [*self.node["argv"], *secret_options]
 
     def _save(self) -> None:
         """A full disk must not end the run: what could not be saved is saved when there is room again."""
@@ -181,10 +187,10 @@ class Supervisor:
             self.state["run_id"], self.node["name"], os.getpid(), self.state["supervisor_start_ticks"]
         )
 
-    def _stop_request(self) -> dict | None:
+    def _stop_request(self) -> dict[str, Any] | None:
         return {"kind": "stopped", "what": "stopped on request"} if self.asked_to_stop else None
 
-    def _engine_or_child_end(self) -> dict | None:
+    def _engine_or_child_end(self) -> dict[str, Any] | None:
         """Which was first? A killed main process takes its children along, a dead child makes it end by
         itself.
         """
@@ -197,7 +203,7 @@ class Supervisor:
             return child_end
         return engine_end
 
-    def _engine_end(self) -> dict | None:
+    def _engine_end(self) -> dict[str, Any] | None:
         assert self.engine is not None
         try:
             pid, status = os.waitpid(self.engine.pid, os.WNOHANG)
@@ -222,7 +228,7 @@ class Supervisor:
             if found is not None and found.si_pid != self.engine.pid:
                 os.waitpid(found.si_pid, os.WNOHANG)
 
-    def _child_end(self) -> dict | None:
+    def _child_end(self) -> dict[str, Any] | None:
         for pid, (title, watch) in list(self.watched.items()):
             if not watch.poll():
                 continue
@@ -236,7 +242,7 @@ class Supervisor:
             del self.watched[pid]
         return None
 
-    def _peer_end(self) -> dict | None:
+    def _peer_end(self) -> dict[str, Any] | None:
         if self.peers is None:
             return None
         while True:
@@ -257,7 +263,7 @@ class Supervisor:
             self.state.setdefault("peers_joined", []).append(peer)
             self._save()
 
-    def _scan(self, now: float) -> dict | None:
+    def _scan(self, now: float) -> dict[str, Any] | None:
         """New children of the engine, those that somebody stopped, and peers that are quiet."""
         changed = self.unsaved
         processes = self._processes()
@@ -306,9 +312,7 @@ class Supervisor:
             return True
         if process.parent_pid != self.engine.pid:
             return False
-        return process.title == " ".join(self.engine.args) or any(
-            part in process.title for part in CHILD_TITLES
-        )
+        return process.title == " ".join(self.argv) or any(part in process.title for part in CHILD_TITLES)
 
     def _note_shared_memory(self) -> None:
         """Which files in /dev/shm are ours is only visible while they are in use: looked at when a new one
@@ -328,7 +332,7 @@ class Supervisor:
 
     # End -----------------------------------------------------------------------------------------------
 
-    def end(self, cause: dict) -> None:
+    def end(self, cause: dict[str, Any]) -> None:
         """Write the cause, tell the peers, end every process of the run, and leave nothing behind."""
         cause = {**cause, "at_unix": time.time()}
         self.state.update(phase="ending", end=cause)
@@ -348,7 +352,7 @@ class Supervisor:
         remove_what_only_a_living_run_needs(self.run_dir)  # on a full disk it makes room for the state
         self._save()
 
-    def _end_engine(self, cause: dict) -> None:
+    def _end_engine(self, cause: dict[str, Any]) -> None:
         assert self.engine is not None
         if cause["kind"] == "stopped" and self.engine.returncode is None:
             self._ask_engine_to_end()

@@ -11,6 +11,7 @@ import os
 import select
 import sys
 import time
+from typing import Any, BinaryIO
 
 from launcher.node.answer import Refused, answer
 from launcher.node.list_runs import living_processes
@@ -49,7 +50,7 @@ def watch_run(*, state_path: str, run_id: str, log_offset: int = 0) -> None:
                 return
 
 
-def _send_log(log) -> bool:
+def _send_log(log: BinaryIO) -> bool:
     """Send at most one portion; True when there may be more."""
     data = log.read(MAX_READ_BYTES)
     if data:
@@ -57,7 +58,7 @@ def _send_log(log) -> bool:
     return len(data) == MAX_READ_BYTES
 
 
-def _vital_signs(run_id: str, state: dict) -> dict:
+def _vital_signs(run_id: str, state: dict[str, Any]) -> dict[str, Any]:
     """What the supervisor cannot say about itself: that it is gone or frozen."""
     supervisor = same_process(state.get("supervisor_pid", -1), state.get("supervisor_start_ticks", -1))
     if supervisor is None:

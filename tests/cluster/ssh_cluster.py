@@ -117,8 +117,6 @@ class SshCluster:
                 subprocess.run(["kill", "-KILL", str(process.pid)], check=False, capture_output=True)
             host.exec(["sh", "-c", "umount -q " + str(state_path(host)) + "; rm -rf /dev/shm/*"])
             shutil.rmtree(state_path(host), ignore_errors=True)
-        for process in self.sparkctl.started:
-            process.kill()
         self.sparkctl.started.clear()
         shutil.rmtree(self.sparkctl.home / ".local", ignore_errors=True)
         self.hosts.trust_hosts()

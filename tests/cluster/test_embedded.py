@@ -7,6 +7,7 @@ import time
 
 import pytest
 from openai import OpenAI
+from openai.types.chat import ChatCompletionUserMessageParam
 
 from tests.cluster.leftovers import (
     assert_nothing_left,
@@ -24,7 +25,7 @@ MAX_LAUNCHER_BYTES = 120 << 20
 
 def ask(base_url: str, question: str, *, stream: bool) -> str:
     with OpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=60) as client:
-        message = {"role": "user", "content": question}
+        message: ChatCompletionUserMessageParam = {"role": "user", "content": question}
         if not stream:
             answer = client.chat.completions.create(
                 model="tiny-qwen3", messages=[message], max_tokens=24, temperature=0

@@ -47,7 +47,8 @@ class NodeRun:
         return self
 
     def ask(self, verb: str, **values: object) -> Answer:
-        return ask_node(REMOTE, verb, state_path=str(self.state_path), **values)
+        request: dict[str, Any] = {"state_path": str(self.state_path), **values}
+        return ask_node(REMOTE, verb, **request)
 
     def stop(self, **changes: object) -> Answer:
         values = {"timeout_s_supervisor": 4.0, "memory_timeout_s": 0.0, "refuse_start": False, **changes}

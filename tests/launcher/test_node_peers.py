@@ -135,7 +135,8 @@ def test_a_worker_that_never_comes(port: int) -> None:
 def test_a_head_that_never_comes(port: int) -> None:
     worker = make("node-1", port, meeting_s=1.0)
     kind, peer, detail = next_event(worker)
-    assert (kind, peer) == ("silent", "head") and f"127.0.0.1:{port} in 1 s was not reached" in str(detail["what"])
+    assert (kind, peer) == ("silent", "head")
+    assert f"127.0.0.1:{port} in 1 s was not reached" in str(detail["what"])
 
 
 @pytest.mark.parametrize(
