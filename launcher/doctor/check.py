@@ -31,7 +31,8 @@ def between_nodes(case: Case) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """`means`: what holds when it is ok. `why`: what happens otherwise. `covers`: public reports of it (F numbers
+    """`means`: what holds when it is ok. `why`: what happens otherwise. `covers`: public reports of it (F
+    numbers
     of docs/field-reports.md). `applies` is False where the question makes no sense on these nodes."""
 
     id: str

@@ -12,17 +12,21 @@ from launcher.doctor.examine import ANSWER, GROUPS, TOOL
 
 INTRODUCTION = """# What `sparkctl doctor` checks
 
-`sparkctl doctor` asks all nodes at once for facts, sends packets between them, and judges both. It changes nothing.
+`sparkctl doctor` asks all nodes at once for facts, sends packets between them, and judges both. It changes
+nothing.
 `sparkctl up` runs the same checks, but for the all-reduces, before it starts anything.
 
 - `ok`: it was looked at on every node, and it is as it must be.
 - `warn`: it may cost speed or a later failure; a start goes on.
-- `refuse`: a start cannot end well. `--skip CHECK` starts all the same; the run's record keeps which were skipped.
+- `refuse`: a start cannot end well. `--skip CHECK` starts all the same; the run's record keeps which were
+skipped.
 - `not checked`: nothing was seen of a node, or the probe was not run; this is never called ok.
 
-Checks that make no sense on the nodes at hand (RDMA on a machine without it) are left out. `--json` prints everything.
+Checks that make no sense on the nodes at hand (RDMA on a machine without it) are left out. `--json` prints
+everything.
 
-GPU, NCCL and RoCE readings follow published dumps of real Sparks; they were not run on one here. Packets and gloo
+GPU, NCCL and RoCE readings follow published dumps of real Sparks; they were not run on one here. Packets
+and gloo
 all-reduces were, between network namespaces.
 """
 PROBE = (
@@ -86,4 +90,4 @@ def _sentence(text: str) -> str:
 
 
 if __name__ == "__main__":
-    print(checks_page(), end="")  # noqa: T201 - a page for docs/
+    print(checks_page(), end="")

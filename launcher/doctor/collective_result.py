@@ -10,7 +10,8 @@ from launcher.doctor.finding import Finding
 
 CHECK = "collective"
 SIZES_BYTES = (4, 4096, 65536, 1 << 20, 16 << 20, 256 << 20)
-# Published for NCCL over one Spark cable: 180 Gb/s and more for a pair, 105 to 111 Gb/s in a triangle. Wedged firmware
+# Published for NCCL over one Spark cable: 180 Gb/s and more for a pair, 105 to 111 Gb/s in a triangle.
+# Wedged firmware
 # gave 13 Gb/s, a re-plugged port 22 Gb/s, TCP 17 Gb/s: all below 30.
 NCCL_REFUSE_GBPS, NCCL_WARN_GBPS = 30.0, 90.0
 # Gloo moves data over TCP and only prepares the start: below this even that takes minutes.
@@ -21,7 +22,8 @@ SMALL_BYTES = 65536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
-    """One rank. `stages`: what it told, in order; `end`: how its process ended; `error`: it could not be asked."""
+    """One rank. `stages`: what it told, in order; `end`: how its process ended; `error`: it could not be
+    asked."""
 
     node: str
     rank: int
@@ -51,7 +53,8 @@ class CollectiveResult:
     seconds: float
 
     def rows(self) -> list[dict[str, float]]:
-        """Per size: the slowest rank's median, and bus bandwidth as nccl-tests counts it: 2 (n-1)/n bytes a second."""
+        """Per size: the slowest rank's median, and bus bandwidth as nccl-tests counts it: 2 (n-1)/n bytes
+        a second."""
         sizes: dict[int, list[float]] = {}
         for rank in self.ranks:
             for stage in rank.stages:
@@ -173,7 +176,8 @@ def _figures(result: CollectiveResult) -> Iterable[Finding]:
             f"bus bandwidth at {int(rows[-1]['size_bytes']) >> 20} MiB must be over {warn_below:g} Gb/s, "
             f"got {speed:.2f}",
             "prefill waits for the network; wedged firmware and re-plugged cables look like that",
-            "checks link-speed, pcie-link and cable-log; reboot the nodes, else power them off and unplug them "
+            "checks link-speed, pcie-link and cable-log; reboot the nodes, else power "
+            "them off and unplug them "
             "for a minute",
         )
 

@@ -43,7 +43,8 @@ def environment(case: Case) -> Iterable[Problem]:
     covers="F21 F29 S-wifi",
     means="fabric.address is on a ConnectX-7 port, not on the LAN or WiFi",
     why="the GID search never matches, and data would go over 10 Gb/s or WiFi",
-    fix="set fabric.interface and fabric.address of this node to a fabric port; the LAN belongs in socket_interface",
+    fix="set fabric.interface and fabric.address of this node to a fabric port; the LAN "
+    "belongs in socket_interface",
     applies=on_rdma,
 )
 def fabric_is_lan(case: Case) -> Iterable[Problem]:
@@ -56,7 +57,8 @@ def fabric_is_lan(case: Case) -> Iterable[Problem]:
             )
             yield refuse(
                 node.name,
-                f"fabric.interface must be a ConnectX-7 port ({fabric or 'none is up'}), got {port.name} ({kind})",
+                f"fabric.interface must be a ConnectX-7 port ({fabric or 'none is up'}), "
+                f"got {port.name} ({kind})",
             )
 
 
@@ -80,7 +82,8 @@ def route(case: Case) -> Iterable[Problem]:
             elif item.interface not in allowed and item.interface != "lo":
                 yield refuse(
                     node.name,
-                    f"the route to {item.to} must leave by {' or '.join(sorted(allowed))}, got {item.interface} "
+                    f"the route to {item.to} must leave by "
+                    f"{' or '.join(sorted(allowed))}, got {item.interface} "
                     f"from {item.source}",
                 )
 
@@ -198,8 +201,10 @@ def nccl_conf(case: Case) -> Iterable[Problem]:
     part="fabric",
     covers="F23 F31",
     means="as many connectors are up as the layout needs, and NCCL is told about it",
-    why="a triangle or ring needs NCCL to choose the port by subnet and never to build trees over links that are not there",
-    fix="links.layout in the topology; add the variables to environment of the topology (sparkctl topology init does)",
+    why="a triangle or ring needs NCCL to choose the port by subnet and never to build trees "
+    "over links that are not there",
+    fix="links.layout in the topology; add the variables to environment of the topology "
+    "(sparkctl topology init does)",
     applies=lambda case: case.has_rdma and case.links is not None,
 )
 def layout(case: Case) -> Iterable[Problem]:
@@ -222,7 +227,8 @@ def layout(case: Case) -> Iterable[Problem]:
         elif needed == 1 and len(cages) == 2 and len(case.plan.nodes) == 3:
             yield warn(
                 node.name,
-                f"both connectors are up with layout {case.layout}: three nodes cabled like that are a triangle",
+                f"both connectors are up with layout {case.layout}: three nodes cabled "
+                "like that are a triangle",
                 fix="links.layout: triangle, or run: sparkctl topology init",
             )
 

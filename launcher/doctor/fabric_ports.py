@@ -36,12 +36,14 @@ def hca(case: Case) -> Iterable[Problem]:
         if not missing:
             continue
         have = ", ".join(f"{item.name} ({item.netdev}, {item.state})" for item in facts.hcas) or "none"
-        evidence = f"fabric.hcas must exist, {', '.join(missing)} do not; the node has {have} (/sys/class/infiniband)"
+        evidence = f"fabric.hcas must exist, {', '.join(missing)} do not; "
+        evidence += f"the node has {have} (/sys/class/infiniband)"
         if not facts.hcas and facts.hotplug:
             yield refuse(
                 node.name,
                 evidence + "; hot-plug is on, which removes the ports while no cable is in",
-                fix="plug the cable in, wait a few seconds; a neighbour's reboot also takes the ports away for its time",
+                fix="plug the cable in, wait a few seconds; a neighbour's reboot also takes "
+                "the ports away for its time",
             )
         else:
             yield refuse(node.name, evidence)
@@ -84,8 +86,10 @@ def port_state(case: Case) -> Iterable[Problem]:
     part="fabric",
     covers="F21 S-gid-moved",
     means="every HCA has a RoCE v2 GID of the node's own fabric address, found again at this launch",
-    why="'ibv_modify_qp failed with 110', or status 12 (RETRY_EXC) in flight: the index points at another or empty GID",
-    fix="remove fabric.gid_index from the topology (it is resolved at each launch); give the port its address",
+    why="'ibv_modify_qp failed with 110', or status 12 (RETRY_EXC) in flight: the index "
+    "points at another or empty GID",
+    fix="remove fabric.gid_index from the topology (it is resolved at each launch); "
+    "give the port its address",
     applies=on_rdma,
 )
 def gid(case: Case) -> Iterable[Problem]:
@@ -114,7 +118,8 @@ def _gid_of(node: NodePlan, facts: FabricFacts, item: Hca) -> Iterator[Problem]:
         seen = f"{at.type} {at.address or 'without IPv4'}" if at else "an empty slot"
         yield refuse(
             node.name,
-            f"fabric.gid_index {fabric.gid_index} of {item.name} must be RoCE v2, it is {seen}; usable: {listed}",
+            f"fabric.gid_index {fabric.gid_index} of {item.name} must be RoCE v2, it is "
+            f"{seen}; usable: {listed}",
         )
 
 
@@ -124,7 +129,8 @@ def _gid_of(node: NodePlan, facts: FabricFacts, item: Hca) -> Iterator[Problem]:
     covers="S-twin-address S-address-lost",
     means="every data port has an IPv4 address of its own that lasts",
     why="RoCE v2 has no GID there: half of the bandwidth is missing, or all",
-    fix="write /etc/netplan/40-cx7.yaml (mode 0600) with one subnet a port and mtu 9000, then: sudo netplan apply",
+    fix="write /etc/netplan/40-cx7.yaml (mode 0600) with one subnet a port and mtu "
+    "9000, then: sudo netplan apply",
     applies=on_rdma,
 )
 def port_address(case: Case) -> Iterable[Problem]:
@@ -138,7 +144,8 @@ def port_address(case: Case) -> Iterable[Problem]:
             elif port.addresses and all(is_link_local(item) for item in port.addresses):
                 yield warn(
                     node.name,
-                    f"{port.name} has only {', '.join(port.addresses)}: a link-local address changes between boots",
+                    f"{port.name} has only {', '.join(port.addresses)}: a link-local "
+                    "address changes between boots",
                 )
 
 
@@ -168,8 +175,10 @@ def twins(case: Case) -> Iterable[Problem]:
     part="fabric",
     covers="S-one-subnet",
     means="no two data ports of a node are in one subnet",
-    why="the kernel answers ARP for either port (ARP flux): RoCE sends to the wrong MAC, retries, and fails with status 12",
-    fix="give each port its own subnet; until then: sysctl net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
+    why="the kernel answers ARP for either port (ARP flux): RoCE sends to the wrong MAC, "
+    "retries, and fails with status 12",
+    fix="give each port its own subnet; until then: sysctl net.ipv4.conf.all.arp_ignore=1 "
+    "net.ipv4.conf.all.arp_announce=2",
 )
 def twin_subnets(case: Case) -> Iterable[Problem]:
     for node, facts in case.fabrics():
@@ -192,7 +201,8 @@ def twin_subnets(case: Case) -> Iterable[Problem]:
     part="fabric",
     covers="F22 S-mtu-1500 S-mtu-unequal",
     means="the MTU of the data ports is what the topology says, on both ends, and RDMA uses 4096",
-    why="unequal: RETRY_EXC_ERR(12) and hangs with large messages; 1500 everywhere: RDMA cuts at 1024 bytes, prefill 40 % slower",
+    why="unequal: RETRY_EXC_ERR(12) and hangs with large messages; 1500 everywhere: RDMA cuts at "
+    "1024 bytes, prefill 40 % slower",
     fix="mtu: 9000 for this port in /etc/netplan/40-cx7.yaml, then sudo netplan apply; on the switch too",
     applies=always,
 )
@@ -222,8 +232,10 @@ def mtu(case: Case) -> Iterable[Problem]:
             ):
                 yield warn(
                     node.name,
-                    f"active_mtu of {item.name} must be {FULL_RDMA_MTU} with MTU {mtu_bytes}, got {item.active_mtu}",
-                    fix=f"sudo ip link set {item.netdev} down; sudo ip link set {item.netdev} up; ibv_devinfo",
+                    f"active_mtu of {item.name} must be {FULL_RDMA_MTU} with MTU "
+                    f"{mtu_bytes}, got {item.active_mtu}",
+                    fix=f"sudo ip link set {item.netdev} down; sudo ip link set "
+                    f"{item.netdev} up; ibv_devinfo",
                 )
 
 
@@ -263,7 +275,8 @@ def pcie_link(case: Case) -> Iterable[Problem]:
             if not port.pcie_speed.startswith(PCIE_SPEED) or port.pcie_width < PCIE_WIDTH:
                 yield warn(
                     node.name,
-                    f"{port.name} ({port.pci}) must have PCIe {PCIE_SPEED} x{PCIE_WIDTH}, got {port.pcie_speed} x{port.pcie_width}",
+                    f"{port.name} ({port.pci}) must have PCIe {PCIE_SPEED} x{PCIE_WIDTH}, got "
+                    f"{port.pcie_speed} x{port.pcie_width}",
                 )
 
 

@@ -44,7 +44,8 @@ def reach(case: Case) -> Iterable[Problem]:
         elif item.round_trip_s is not None and item.round_trip_s > SLOW_ROUND_TRIP_S:
             yield warn(
                 item.source,
-                f"{item.target} ({item.address}) answers in {item.round_trip_s * 1e3:.0f} ms, a fabric needs under 1 ms",
+                f"{item.target} ({item.address}) answers in {item.round_trip_s * 1e3:.0f} ms, "
+                "a fabric needs under 1 ms",
                 why="every collective of a step waits for it",
             )
 
@@ -108,8 +109,10 @@ def jumbo(case: Case) -> Iterable[Problem]:
     "cabling",
     part="reach",
     covers="F27 F30 F31 F33 S-crossed",
-    means="every cable joins the ports that the layout needs, and every port of the plan leads to a node of the cluster",
-    why="'ibv_modify_qp failed with 110', or silence: the HCA that NCCL takes leads to another node than it thinks",
+    means="every cable joins the ports that the layout needs, and every port of the plan "
+    "leads to a node of the cluster",
+    why="'ibv_modify_qp failed with 110', or silence: the HCA that NCCL takes leads to "
+    "another node than it thinks",
     fix="see the cabling plan",
     applies=lambda case: between_nodes(case) and case.has_rdma,
 )
@@ -136,7 +139,8 @@ def _strays(case: Case, found: Cabling) -> Iterator[Problem]:
 
 
 def _triangle(case: Case, found: Cabling) -> Iterator[Problem]:
-    """Port 0 of each node must lead to port 1 of another: with p0-p0 every link is up and addresses do not fit."""
+    """Port 0 of each node must lead to port 1 of another: with p0-p0 every link is up and addresses do not
+    fit."""
     for (node, cage), ends in sorted(found.cages.items()):
         same = sorted(end for end in ends if end[1] == cage and end[0] != node)
         if same and (node, cage) < same[0]:
@@ -159,7 +163,8 @@ def _subnets(case: Case, found: Cabling) -> Iterator[Problem]:
                 wanted = ", ".join(sorted(map(str, mine)))
                 yield refuse(
                     node,
-                    f"{cage} of {node} ({wanted}) leads to {end[1]} of {end[0]} ({', '.join(sorted(map(str, theirs)))}): "
+                    f"{cage} of {node} ({wanted}) leads to {end[1]} of {end[0]} "
+                    f"({', '.join(sorted(map(str, theirs)))}): "
                     "the two ends of a cable must share a subnet",
                     fix=f"swap the cables of {end[0]}, or give {end[1]} of {end[0]} addresses in {wanted}",
                 )

@@ -149,7 +149,8 @@ def aer(case: Case) -> Iterable[Problem]:
     covers="F47 F48 S-oom S-earlyoom",
     means="nobody was killed for memory since the boot",
     why="the engine ended with signal 9 or 15 and nothing in its own log says why",
-    fix="see what took the memory: sparkctl doctor, check memory; lower max_total_tokens or the loader's threads",
+    fix="see what took the memory: sparkctl doctor, check memory; lower "
+    "max_total_tokens or the loader's threads",
     applies=on_gpus,
 )
 def out_of_memory(case: Case) -> Iterable[Problem]:
@@ -195,7 +196,8 @@ def nic_firmware(case: Case) -> Iterable[Problem]:
     part="host",
     covers="S-replug",
     means="no fabric cable was pulled or lost since the boot",
-    why="after re-plugging, 2.8 GB/s instead of over 20 were measured until the next reboot, at an unchanged link speed",
+    why="after re-plugging, 2.8 GB/s instead of over 20 were measured until the next "
+    "reboot, at an unchanged link speed",
     fix="sudo reboot the node, then: sparkctl doctor --collective",
     applies=on_gpus,
 )

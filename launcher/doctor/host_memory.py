@@ -13,7 +13,8 @@ from launcher.doctor.host_facts import HostFacts
 IDLE_FRACTION = 0.85
 PAGE_CACHE_BYTES = 10 << 30
 SWAP_USED_BYTES = 1 << 30
-# The queue pairs and staging buffers of one NCCL process; docker's default of 8 MiB fails, DGX OS gives nearly all.
+# The queue pairs and staging buffers of one NCCL process; docker's default of 8 MiB fails, DGX OS gives
+# nearly all.
 MEMLOCK_BYTES = 1 << 30
 OPEN_FILES, OPEN_FILES_HARD = 1024, 4096
 CLOCK_SKEW_S = 2.0
@@ -39,7 +40,8 @@ def memory(case: Case) -> Iterable[Problem]:
         if needed > available:
             yield refuse(
                 node.name,
-                f"{gib(available)} of memory are available, this node's share of the weights alone is {gib(needed)}; "
+                f"{gib(available)} of memory are available, this node's share of the weights "
+                f"alone is {gib(needed)}; "
                 f"largest: {_holders(host)}",
             )
         elif case.has_gpu and available < total * IDLE_FRACTION:
@@ -161,7 +163,8 @@ def open_files(case: Case) -> Iterable[Problem]:
         if (soft is not None and soft < OPEN_FILES) or (hard is not None and hard < OPEN_FILES_HARD):
             yield warn(
                 node.name,
-                f"max open files must be at least {OPEN_FILES} (hard {OPEN_FILES_HARD}), got {soft} (hard {hard})",
+                f"max open files must be at least {OPEN_FILES} (hard {OPEN_FILES_HARD}), "
+                f"got {soft} (hard {hard})",
             )
 
 

@@ -19,7 +19,8 @@ def plan_anyway(
 ) -> tuple[LaunchPlan, dict[str, NodeFacts]]:
     """The plan, and the facts of the nodes that told theirs.
 
-    Where make_plan refuses a node's fabric, the node is planned without HCAs and socket_interface, and gets its own
+    Where make_plan refuses a node's fabric, the node is planned without HCAs and socket_interface, and
+    gets its own
     settings back afterwards: the checks hca, gid and environment say what is wrong with them.
     """
     known = {name: item.value for name, item in facts.items() if item.value is not None}
@@ -56,7 +57,8 @@ def _restore(planned: NodePlan, node: Node) -> NodePlan:
 
 
 def _stand_in(node: Node) -> NodeFacts:
-    """For a node that did not answer: only so that the others can be planned; nothing of it is judged or shown."""
+    """For a node that did not answer: only so that the others can be planned; nothing of it is judged or
+    shown."""
     return NodeFacts(
         hostname=node.name,
         user="unknown",

@@ -90,7 +90,8 @@ def same_packages(case: Case) -> Iterable[Problem]:
     covers="F24",
     means="a process of the engine finds one NCCL library",
     why="'Duplicate NCCL runtime', or another NCCL than the engine was built with, without a word",
-    fix="remove it from LD_LIBRARY_PATH or LD_PRELOAD of recipe and topology; keep the one in the engine's venv",
+    fix="remove it from LD_LIBRARY_PATH or LD_PRELOAD of recipe and topology; keep "
+    "the one in the engine's venv",
     applies=on_gpus,
 )
 def one_nccl(case: Case) -> Iterable[Problem]:
@@ -99,7 +100,8 @@ def one_nccl(case: Case) -> Iterable[Problem]:
         if facts.preferred_nccl:
             yield refuse(
                 node.name,
-                f"LD_LIBRARY_PATH or LD_PRELOAD of the plan put {', '.join(facts.preferred_nccl)} before the engine's own",
+                "LD_LIBRARY_PATH or LD_PRELOAD of the plan put "
+                f"{', '.join(facts.preferred_nccl)} before the engine's own",
             )
         elif len({item.sha256 for item in own}) > 1:
             yield refuse(

@@ -70,7 +70,8 @@ def disk_answers(case: Case) -> Iterable[Problem]:
     part="storage",
     covers="F1 S-nfs-cache",
     means="the places that a start writes to can be written",
-    why="the run's directory or compiled kernels cannot be kept; a read-only cache makes a start hang in silence",
+    why="the run's directory or compiled kernels cannot be kept; a read-only cache "
+    "makes a start hang in silence",
     fix="mount it read-write, correct its owner, or give the node another path in the topology",
 )
 def writable(case: Case) -> Iterable[Problem]:
@@ -119,7 +120,8 @@ def checkpoint(case: Case) -> Iterable[Problem]:
             names = ", ".join(model.lfs_pointers[:3])
             yield refuse(
                 node.name,
-                f"{len(model.lfs_pointers)} file(s) are git-lfs pointers, not weights: {names} ({model.path})",
+                f"{len(model.lfs_pointers)} file(s) are git-lfs pointers, not weights: "
+                f"{names} ({model.path})",
             )
         if model.empty:
             yield refuse(

@@ -31,18 +31,35 @@ ADDRESSES: dict[str, dict[str, dict[str, str]]] = {
         "spark-b": {P0: "192.168.100.2/24", P0_TWIN: "192.168.101.2/24"},
     },
     "triangle": {
-        "spark-a": {P0: "192.168.0.1/24", P0_TWIN: "192.168.1.1/24", P1: "192.168.4.2/24", P1_TWIN: "192.168.5.2/24"},
-        "spark-b": {P0: "192.168.2.1/24", P0_TWIN: "192.168.3.1/24", P1: "192.168.0.2/24", P1_TWIN: "192.168.1.2/24"},
-        "spark-c": {P0: "192.168.4.1/24", P0_TWIN: "192.168.5.1/24", P1: "192.168.2.2/24", P1_TWIN: "192.168.3.2/24"},
+        "spark-a": {
+            P0: "192.168.0.1/24",
+            P0_TWIN: "192.168.1.1/24",
+            P1: "192.168.4.2/24",
+            P1_TWIN: "192.168.5.2/24",
+        },
+        "spark-b": {
+            P0: "192.168.2.1/24",
+            P0_TWIN: "192.168.3.1/24",
+            P1: "192.168.0.2/24",
+            P1_TWIN: "192.168.1.2/24",
+        },
+        "spark-c": {
+            P0: "192.168.4.1/24",
+            P0_TWIN: "192.168.5.1/24",
+            P1: "192.168.2.2/24",
+            P1_TWIN: "192.168.3.2/24",
+        },
     },
     "ring": {
         f"spark-{'abcd'[i]}": {
-            P0: f"10.20.{2 * i}.1/24", P0_TWIN: f"10.20.{2 * i + 1}.1/24",
-            P1: f"10.20.{(2 * i + 6) % 8}.2/24", P1_TWIN: f"10.20.{(2 * i + 7) % 8}.2/24",
+            P0: f"10.20.{2 * i}.1/24",
+            P0_TWIN: f"10.20.{2 * i + 1}.1/24",
+            P1: f"10.20.{(2 * i + 6) % 8}.2/24",
+            P1_TWIN: f"10.20.{(2 * i + 7) % 8}.2/24",
         }
         for i in range(4)
     },
-}  # fmt: skip
+}
 ENVIRONMENT = {"pair": {}, "triangle": MESH, "ring": MESH | {"NCCL_ALGO": "Ring"}}
 HCAS = {
     "pair": ["rocep1s0f0", "roceP2p1s0f0"],
@@ -56,9 +73,12 @@ Alter = Callable[[SparkTree], None]
 def recipe_for(layout: str, **changes: Any) -> Recipe:
     count = len(ADDRESSES[layout])
     values = {
-        "schema_version": 1, "name": "test", "model": {"path": "m", "served_name": "m"}, "engine": {"runtime": "venv"},
+        "schema_version": 1,
+        "name": "test",
+        "model": {"path": "m", "served_name": "m"},
+        "engine": {"runtime": "venv"},
         "parallelism": {"nodes": count, "tp": count},
-    }  # fmt: skip
+    }
     return Recipe.model_validate(values | changes)
 
 
@@ -70,10 +90,14 @@ def topology_for(layout: str, *, fabric: dict[str, Any] | None = None, **links: 
         if layout != "pair":
             own["socket_interface"] = "enP7s7"
         own |= fabric if fabric and i == 1 else {}
-        nodes.append({
-            "name": name, "ssh": {"host": f"192.0.2.{i + 1}", "user": "nvidia"}, "fabric": own,
-            "environment": ENVIRONMENT[layout],
-        })  # fmt: skip
+        nodes.append(
+            {
+                "name": name,
+                "ssh": {"host": f"192.0.2.{i + 1}", "user": "nvidia"},
+                "fabric": own,
+                "environment": ENVIRONMENT[layout],
+            }
+        )
     return Topology.model_validate(
         {"schema_version": 1, "name": "t", "links": {"layout": layout} | links, "nodes": nodes}
     )
@@ -88,12 +112,23 @@ def tree_of(layout: str, name: str, root: Path) -> SparkTree:
 def report_of(tree: SparkTree, **request: Any) -> NodeReport:
     """What the real probe reads in the tree."""
     asked = {
-        "parts": list(PARTS), "peers": {name: [address] for name, address in tree.peers.items()},
-        "paths": {"engine": "~/.local/share/sparkctl/venv", "models": "~/models", "engram": "~/engram",
-                  "state": "~/.local/state/sparkctl", "cache": "~/.cache/sparkctl"},
-        "model_path": "m", "engine_python": f"{HOME}/.local/share/sparkctl/venv/bin/python", "runtime": "venv",
-        "image": None, "environment": {}, "home": HOME, "root": str(tree.root),
-    }  # fmt: skip
+        "parts": list(PARTS),
+        "peers": {name: [address] for name, address in tree.peers.items()},
+        "paths": {
+            "engine": "~/.local/share/sparkctl/venv",
+            "models": "~/models",
+            "engram": "~/engram",
+            "state": "~/.local/state/sparkctl",
+            "cache": "~/.cache/sparkctl",
+        },
+        "model_path": "m",
+        "engine_python": f"{HOME}/.local/share/sparkctl/venv/bin/python",
+        "runtime": "venv",
+        "image": None,
+        "environment": {},
+        "home": HOME,
+        "root": str(tree.root),
+    }
     answer = doctor(**(asked | request))
     sent, received = answer["started_unix"], answer["ended_unix"]
     return read_report(tree.name, answer, PARTS, sent_unix=sent, received_unix=received)
@@ -105,8 +140,14 @@ def healthy_reports(layout: str) -> dict[str, NodeReport]:
         return {name: report_of(tree_of(layout, name, Path(root) / name)) for name in ADDRESSES[layout]}
 
 
-def case_of(layout: str, *, topology: Topology | None = None, recipe: Recipe | None = None,
-            reach: ReachReport | None = None, **reports: NodeReport) -> Case:  # fmt: skip
+def case_of(
+    layout: str,
+    *,
+    topology: Topology | None = None,
+    recipe: Recipe | None = None,
+    reach: ReachReport | None = None,
+    **reports: NodeReport,
+) -> Case:
     """A healthy cluster but for these reports (`spark_b=...`)."""
     topology, recipe = topology or topology_for(layout), recipe or recipe_for(layout)
     plan = make_plan(recipe, topology, all_facts(topology, recipe), run_id="r1")

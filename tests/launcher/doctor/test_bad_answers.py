@@ -1,4 +1,5 @@
-"""Nodes that answer late, half or garbage; tools that are missing or hang: one clear finding each, never a crash."""
+"""Nodes that answer late, half or garbage; tools that are missing or hang: one clear finding each, never a
+crash."""
 
 from __future__ import annotations
 
@@ -41,8 +42,15 @@ class AnsweringRemote:
 
     is_local = False
 
-    def __init__(self, node: str, stdout: bytes = b"", *, status: int = 0, stderr: bytes = b"",
-                 error: Exception | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        node: str,
+        stdout: bytes = b"",
+        *,
+        status: int = 0,
+        stderr: bytes = b"",
+        error: Exception | None = None,
+    ) -> None:
         self.node = node
         self._result = RemoteResult(exit_status=status, stdout=stdout, stderr=stderr)
         self._error = error
@@ -101,9 +109,17 @@ def test_checks_without_facts_are_not_called_ok() -> None:
 def test_garbage_in_one_part_leaves_the_others(part: str, garbage: object, tmp_path: Path) -> None:
     tree = tree_of("pair", "spark-b", tmp_path)
     answer: dict[str, Any] = doctor(
-        parts=list(PARTS), peers={}, paths={"state": "~/s"}, model_path=None, engine_python="/none", runtime="venv",
-        image=None, environment={}, home="/home/nvidia", root=str(tree.root),
-    )  # fmt: skip
+        parts=list(PARTS),
+        peers={},
+        paths={"state": "~/s"},
+        model_path=None,
+        engine_python="/none",
+        runtime="venv",
+        image=None,
+        environment={},
+        home="/home/nvidia",
+        root=str(tree.root),
+    )
     report = read_report("spark-b", answer | {part: garbage}, PARTS, sent_unix=0, received_unix=0)
     assert set(report.problems) == {part}
     assert [name for name in PARTS if getattr(report, name) is None] == [part]

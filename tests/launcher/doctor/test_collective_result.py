@@ -70,8 +70,11 @@ def test_a_good_pair_tells_its_bandwidth() -> None:
     assert "186.7 Gb/s" in finding.evidence
 
 
-@pytest.mark.parametrize(("seconds", "level"), [(0.0115, "ok"), (0.030, "warn"), (0.0958, "refuse"), (0.165, "refuse")],
-                         ids=["healthy", "half", "re-plugged 2.8 GB/s", "wedged 13 Gb/s"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seconds", "level"),
+    [(0.0115, "ok"), (0.030, "warn"), (0.0958, "refuse"), (0.165, "refuse")],
+    ids=["healthy", "half", "re-plugged 2.8 GB/s", "wedged 13 Gb/s"],
+)
 def test_bandwidth_is_judged(seconds: float, level: str) -> None:
     """S-wedged, S-replug: every value of /sys is healthy, only the bandwidth tells."""
     ranks = good(size(4, 0.00006), size(256 * MIB, seconds))

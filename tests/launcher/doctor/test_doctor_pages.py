@@ -1,4 +1,5 @@
-"""docs/checks.md is what the checks say; docs/field-reports.md maps every report, to checks that exist and cover it."""
+"""docs/checks.md is what the checks say; docs/field-reports.md maps every report, to checks that exist and
+cover it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def linked(row: str) -> set[str]:
 
 
 def test_the_page_of_checks_is_up_to_date() -> None:
-    assert (DOCS / "checks.md").read_text() == checks_page(), "python -m launcher.doctor.checks_page > docs/checks.md"
+    assert (DOCS / "checks.md").read_text() == checks_page(), (
+        "python -m launcher.doctor.checks_page > docs/checks.md"
+    )
 
 
 def test_every_check_has_its_section() -> None:

@@ -3,6 +3,8 @@
 `report`: entries of docs/field-reports.md (F...) and rows of the list of ill readings (S-...) that a case reproduces.
 """
 
+# ruff: noqa: E501 - one case a line
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -116,7 +118,7 @@ def _route(tree: SparkTree) -> None:
 
 
 def _one_mac(tree: SparkTree) -> None:
-    rows = [
+    rows: list[dict[str, object]] = [
         {"dst": "192.168.100.1", "dev": P0, "lladdr": "02:00:5e:00:01:01", "state": ["REACHABLE"]},
         {"dst": "192.168.100.5", "dev": P0, "lladdr": "02:00:5e:00:01:01", "state": ["STALE"]},
     ]
@@ -124,7 +126,7 @@ def _one_mac(tree: SparkTree) -> None:
 
 
 def _arp_failed(tree: SparkTree) -> None:
-    rows = [{"dst": "192.168.100.1", "dev": P0, "state": ["FAILED"]}]
+    rows: list[dict[str, object]] = [{"dst": "192.168.100.1", "dev": P0, "state": ["FAILED"]}]
     tree.network(tree.addresses, neighbours=rows)
 
 
