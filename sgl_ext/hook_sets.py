@@ -45,7 +45,7 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
         "engram_embed_rows",
         "native_experts",
     ),
-    HookSet.BALANCED_HEADS: (),
+    HookSet.BALANCED_HEADS: ("padded_config", "padded_weights", "padded_draft_weights"),
     HookSet.ROW_STORE: (
         "engram_embedding",
         "engram_stager",

@@ -141,7 +141,7 @@ def test_chosen_experts_are_the_references(tmp_path_factory: pytest.TempPathFact
     assert sum(close) >= 0.8 * len(close)
 
 
-@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.parametrize("tp", [2, 3, 4])
 def test_ranks_agree_with_one(serve: Serve, one_shot: Answers, tp: int) -> None:
     for single, answer, bound in zip(one_shot, serve(REQUESTS, tp=tp), (CLOSE, TIE), strict=True):
         assert answer["tokens"] == single["tokens"]

@@ -1,0 +1,32 @@
+"""DeepseekV4ForCausalLM.load_weights: the checkpoint's attention tensors, padded on their way in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from sgl_ext.balanced_heads import pad_stream, padded_plan
+from sgl_ext.hook import Hook, HookKind
+
+
+def load_padded(
+    original: Callable[..., None],
+    model: Any,
+    weights: Iterable[tuple[str, torch.Tensor]],
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    original(model, pad_stream(weights, padded_plan(model.config)), *args, **kwargs)
+
+
+HOOK = Hook(
+    target="sglang.srt.models.deepseek_v4.DeepseekV4ForCausalLM.load_weights",
+    kind=HookKind.AROUND,
+    replacement=load_padded,
+    reason="the layers have padded heads (see padded_config), the checkpoint has the real ones",
+    sglang_versions=("0.5.23",),
+    fingerprint="6bccd28d470f7abd",
+    remove_when="SGLang pads attention heads on every device",
+)
