@@ -18,7 +18,6 @@ import torch
 
 from sgl_ext.engram.row_service import RowService
 
-
 logger = logging.getLogger(__name__)
 
 

@@ -13,7 +13,7 @@ from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import 
 from sgl_ext.errors import EngramReadError
 
 
-@breakable_cuda_graph.eager_on_graph
+@breakable_cuda_graph.eager_on_graph  # type: ignore[untyped-decorator]
 def _read(embedding: Any, indices: torch.Tensor, out: torch.Tensor) -> None:
     embedding.read_while_waiting(indices, out)
 

@@ -18,16 +18,14 @@ from sgl_ext.engram.row_service import get_row_service
 from sgl_ext.errors import SettingError
 
 
-class StoredEngramEmbedding(nn.Module):
+class StoredEngramEmbedding(nn.Module):  # type: ignore[misc]
     """Same calls and results as the class it replaces; holds no rows.
 
     On a GPU a step's rows are fetched by the StepFetch that the hash started (decode, verify), or were staged
     by the scheduler (prefill); everything else is read while the caller waits.
     """
 
-    def __init__(
-        self, num_embeddings: int, dim: int, layer_id: int, column_bounds: tuple[int, ...]
-    ) -> None:
+    def __init__(self, num_embeddings: int, dim: int, layer_id: int, column_bounds: tuple[int, ...]) -> None:
         super().__init__()
         self.dim = dim
         self.num_embeddings = num_embeddings
@@ -47,8 +45,8 @@ class StoredEngramEmbedding(nn.Module):
         self.scale = nn.Parameter(
             torch.empty(0, dim // BLOCK, dtype=torch.float8_e8m0fnu), requires_grad=False
         )
-        self.weight.weight_loader = self._check_table  # type: ignore[attr-defined]
-        self.scale.weight_loader = self._check_table  # type: ignore[attr-defined]
+        self.weight.weight_loader = self._check_table
+        self.scale.weight_loader = self._check_table
 
     def _check_table(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
         """The loader's tensor is a mapping of the checkpoint: its shape is looked at, its pages are not."""

@@ -18,8 +18,8 @@ WAIT_BUCKETS = 4096  # of one microsecond; the last one holds everything longer
 _E8M0_ZERO = 2.0**-127
 
 
-@triton.jit
-def _export_ids_kernel(
+@triton.jit  # type: ignore[untyped-decorator]
+def _export_ids_kernel(  # type: ignore[no-untyped-def]
     ids_ptr,
     out_address,
     stride_token,
@@ -46,12 +46,12 @@ def _export_ids_kernel(
 
 
 @triton.jit
-def _stamp_kernel(stamp_ptr):
+def _stamp_kernel(stamp_ptr):  # type: ignore[no-untyped-def]
     tl.store(stamp_ptr, globaltimer())
 
 
-@triton.jit
-def _dequantise_kernel(
+@triton.jit  # type: ignore[untyped-decorator]
+def _dequantise_kernel(  # type: ignore[no-untyped-def]
     payload_ptr,
     out_ptr,
     error_address,
@@ -70,7 +70,7 @@ def _dequantise_kernel(
     BUCKETS: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    if STAMPED:
+    if STAMPED:  # noqa: SIM102, a compile-time branch around a run-time one
         if row == 0:
             # One program of one kernel at a time on this stream: no atomics needed.
             waited_us = (globaltimer() - tl.load(stamp_ptr)) // 1000
@@ -84,13 +84,15 @@ def _dequantise_kernel(
     idx = tl.where(held, idx, 0)
     base = payload_ptr + rank * payload_bytes
     status = tl.load((base + status_offset).to(tl.pointer_type(tl.int64)))
-    if status != 0:
+    if status != 0:  # noqa: SIM102, the language takes no chained comparison of tensors
         if row < TP:
             tl.store(error_address.to(tl.int64).to(tl.pointer_type(tl.int64)), status)
     offs = tl.arange(0, DIM)
     weight = (base + idx * DIM).to(tl.pointer_type(tl.float8e4nv))
     values = tl.load(weight + offs, mask=held, other=0.0).to(tl.float32)
-    exponents = tl.load(base + scale_offset + idx * (DIM // BLK) + offs // BLK, mask=held, other=0).to(tl.int32)
+    exponents = tl.load(base + scale_offset + idx * (DIM // BLK) + offs // BLK, mask=held, other=0).to(
+        tl.int32
+    )
     # 2 ** (e - 127) from its bits: exact, without denormal flush.
     scale = (exponents << 23).to(tl.float32, bitcast=True)
     scale = tl.where(exponents == 0, E8M0_ZERO, scale)

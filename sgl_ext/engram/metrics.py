@@ -17,7 +17,14 @@ from sgl_ext.engram.row_service import RowService
 
 _PERIOD_S = 1.0
 _WAIT_BOUNDS_US = (2, 5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 4000)
-_GAUGES = ("cached_rows", "cache_slots", "reads_in_flight", "lookahead_reads_in_flight", "queued_requests", "lookahead_held_rows")
+_GAUGES = (
+    "cached_rows",
+    "cache_slots",
+    "reads_in_flight",
+    "lookahead_reads_in_flight",
+    "queued_requests",
+    "lookahead_held_rows",
+)
 
 
 class EngramMetrics:
@@ -35,7 +42,10 @@ class EngramMetrics:
         for field in fields(StoreCounters):
             if field.name in _GAUGES:
                 self._values[field.name] = Gauge(
-                    f"sparkctl_engram_{field.name}", f"Row store: {field.name}.", ["tp_rank"], multiprocess_mode="mostrecent"
+                    f"sparkctl_engram_{field.name}",
+                    f"Row store: {field.name}.",
+                    ["tp_rank"],
+                    multiprocess_mode="mostrecent",
                 )
             elif field.name.endswith("_latency"):
                 self._values[field.name] = Gauge(
@@ -54,7 +64,10 @@ class EngramMetrics:
             ["tp_rank", "layer", "le"],
         )
         self._tracked = Gauge(
-            "sparkctl_engram_lookahead_requests", "Queued requests read ahead.", ["tp_rank"], multiprocess_mode="mostrecent"
+            "sparkctl_engram_lookahead_requests",
+            "Queued requests read ahead.",
+            ["tp_rank"],
+            multiprocess_mode="mostrecent",
         )
         fetch = service.step_fetch
         self._host_waits = torch.zeros(fetch.waits.shape, dtype=torch.int32, pin_memory=True)
@@ -88,8 +101,12 @@ class EngramMetrics:
                 layer_id = str(self._service.tables[layer].layer_id)
                 for bound in _WAIT_BOUNDS_US:
                     seen = sum(histogram[: bound + 1])
-                    self._count(self._waits.labels(self._rank, layer_id, str(bound)), (layer_id, str(bound)), seen)
-                self._count(self._waits.labels(self._rank, layer_id, "inf"), (layer_id, "inf"), sum(histogram))
+                    self._count(
+                        self._waits.labels(self._rank, layer_id, str(bound)), (layer_id, str(bound)), seen
+                    )
+                self._count(
+                    self._waits.labels(self._rank, layer_id, "inf"), (layer_id, "inf"), sum(histogram)
+                )
         with torch.cuda.stream(self._stream):
             self._host_waits.copy_(self._service.step_fetch.waits, non_blocking=True)
             self._copied = torch.cuda.Event()

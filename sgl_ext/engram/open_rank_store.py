@@ -31,7 +31,7 @@ def table_path(directory: Path, layer_id: int, rank: int, tp: int) -> Path:
     raise SettingError(
         f"The packed Engram table of layer {layer_id} for rank {rank} of {tp} must exist, "
         f"got {', '.join(found) or 'no packed tables'} in its folder ({path}).",
-        hint=f"sparkctl engram pack --tp {tp} --rank {rank}, or set extensions.engram.packed_path to its output",
+        hint=f"sparkctl engram pack --tp {tp}, or set extensions.engram.packed_path to where its output is",
     )
 
 
@@ -47,5 +47,5 @@ def open_rank_store(
             layer_ids=tuple(table.layer_id for table in tables),
             total_rows=tuple(table.num_rows for table in tables),
         ),
-        **settings.store_options(),
+        **settings.store_options(),  # type: ignore[arg-type]
     )

@@ -1,6 +1,6 @@
 """One rank's rows of one layer as the bytes that travel: weight plane, scale plane, status.
 
-The status (0 or -errno) is inside, so that every rank learns of one rank's failed read with the rows themselves.
+The status (0 or -errno) is inside, so that every rank learns of one rank's failed read with the rows.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from sglang.srt.layers.engram_staging import EngramRowStager
 
-from sgl_ext.engram import _native
+import sgl_ext.engram._native as _native
 from sgl_ext.engram.admission import AdmissionLookahead
 from sgl_ext.engram.cuda_driver import copy_to_device, launch_host_function
 from sgl_ext.engram.payload import PayloadLayout
@@ -23,7 +23,7 @@ from sgl_ext.engram.step_fetch import StepFetch
 _WHOLE_CHUNK = 1 << 62
 
 
-class PromptStager(EngramRowStager):
+class PromptStager(EngramRowStager):  # type: ignore[misc]
     """stage(batch) as the class it replaces: a list of (payload, layout, event), one per Engram layer."""
 
     def __init__(self, hasher: Any, service: RowService, fetch: StepFetch, device: torch.device) -> None:

@@ -6,8 +6,8 @@ import errno
 
 import numpy as np
 import torch
-
 from engram._core import MAX_IDS_PER_SUBMIT
+
 from engram.errors import EngramError, ReadError
 from engram.row_source import RowPlanes
 from sgl_ext.engram.payload import PayloadLayout

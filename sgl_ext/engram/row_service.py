@@ -19,7 +19,7 @@ from sgl_ext.settings import ENGRAM_DIR_VARIABLE, read_settings
 
 @dataclass(slots=True, kw_only=True)
 class RowService:
-    """One per process; layers register while the model is built, the store opens when the first rows are due."""
+    """One per process; layers register while the model is built, then the store opens."""
 
     directory: Path
     rank: int
@@ -68,7 +68,7 @@ class RowService:
         return PayloadLayout(num_ids=num_tokens * self.columns_per_rank, dim=self.tables[0].dim)
 
     def gather(self, payload: torch.Tensor) -> torch.Tensor:
-        """All ranks' payloads after one another. FP8 rows and scales: a quarter of bf16's bytes and of its sum."""
+        """All ranks' payloads after one another: FP8, a quarter of what a bf16 all-reduce moves."""
         if self.tp == 1:
             return payload
         gathered = payload.new_empty(self.tp * payload.numel())

@@ -1,8 +1,8 @@
 """Decode and verify rows on the GPU path: started by the hash on a forked stream, joined at each layer.
 
-Capture-safe: pinned buffers and kernel arguments are fixed per number of tokens. On the forked stream: row ids
-to pinned memory, then per layer a native host node (no GIL, sgl_ext/engram/native) that fills the pinned
-payload, and its copy to the GPU. On the main stream, at the layer: exchange between ranks and dequantisation.
+Capture-safe: pinned buffers and kernel arguments are fixed per number of tokens. On the forked stream: row
+ids to pinned memory, then per layer a native host node (no GIL, see native/) that fills the pinned payload
+and its copy to the GPU. On the main stream, at the layer: exchange between ranks and dequantisation.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
 from engram._core import READ_NOW_ADDRESS
-from sgl_ext.engram import _native
+
+import sgl_ext.engram._native as _native
 from sgl_ext.engram.cuda_driver import copy_to_device, launch_host_function
 from sgl_ext.engram.gpu_kernels import WAIT_BUCKETS, dequantise_gathered, export_ids, stamp
 from sgl_ext.engram.row_service import RowService
 
-# Rows that one thread reads or copies at a time; a batch of one has fewer and is one part.
-_PART_IDS = 192
+# Rows that one thread reads or copies at a time. Small parts keep the layers in order: with as many threads
+# as here, some 160 reads are in flight, and a later layer's begin when the first layer's run out. Large parts
+# would let all layers share the drive, and the first layer, which has the least slack, would wait for all.
+_PART_IDS = 32
 
 
 class StepFetch:
@@ -49,7 +51,7 @@ class StepFetch:
         self._started_tokens = 0
 
     def error_address(self, layer: int) -> int:
-        return self._errors.data_ptr() + 8 * layer
+        return int(self._errors.data_ptr()) + 8 * layer
 
     def find_error(self) -> tuple[int, int] | None:
         """(layer, -errno) of a failed read, once the GPU has seen it; stays until the process ends."""
@@ -59,7 +61,7 @@ class StepFetch:
         return None
 
     def start(self, hash_ids: torch.Tensor) -> None:
-        """hash_ids [tokens, layers, columns]. Too many tokens for the buffers: the layers read for themselves."""
+        """hash_ids [tokens, layers, columns]. Where they exceed the buffers, layers read for themselves."""
         self._started.clear()
         tokens = hash_ids.shape[0]
         if tokens == 0 or tokens > self._max_tokens:

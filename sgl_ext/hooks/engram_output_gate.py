@@ -9,7 +9,7 @@ from sgl_ext.hook import Hook, HookKind
 
 
 def check_rows_were_read(streamer: Any, *args: Any, **kwargs: Any) -> None:
-    """Raises EngramReadError: SGLang logs it and ends the engine. The step's results are on the host by now."""
+    """Raises EngramReadError: SGLang logs it and ends the engine. The step's results are on the host."""
     service = get_row_service()
     if service.step_fetch is None:
         return

@@ -11,7 +11,7 @@ from sgl_ext.hook import Hook, HookKind
 
 
 def make_stager(stager_class: type, model: torch.nn.Module, hasher: Any, device: torch.device) -> Any:
-    """Opens the store; on a GPU also makes the step fetch and the stager, on the CPU rows are read in place."""
+    """Opens the store; on a GPU also makes step fetch and stager (a CPU engine reads in place)."""
     from sgl_ext.engram.embedding import StoredEngramEmbedding
 
     embeds = [module for module in model.modules() if isinstance(module, StoredEngramEmbedding)]

@@ -1,4 +1,4 @@
-"""A V4.1-shaped model's Engram tables, small, packed for 1 to 4 ranks; SGLang's own class as the reference."""
+"""A V4.1-shaped model's Engram tables, small, packed for 1 to 4 ranks."""
 
 import os
 from collections.abc import Iterator

@@ -1,5 +1,6 @@
 """StoredEngramEmbedding against SGLang's EngramEmbedding: the same rows to the bit, on 1 to 4 ranks."""
 
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -41,8 +42,7 @@ def load_table(model_dir: Path, layer: int) -> tuple[torch.Tensor, torch.Tensor]
 def draw_ids(bounds: tuple[int, ...], tokens: int, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     columns = [
-        torch.randint(low, high, (tokens,), generator=generator)
-        for low, high in zip(bounds[:-1], bounds[1:], strict=True)
+        torch.randint(low, high, (tokens,), generator=generator) for low, high in itertools.pairwise(bounds)
     ]
     return torch.stack(columns, dim=1)
 
@@ -87,7 +87,9 @@ def run_rank(rank: int, tp: int, model_dir: Path, rendezvous: Path, results: Pat
 
 
 @pytest.mark.parametrize("tp", [1, 2, 3, 4])
-def test_rows_equal_sglangs_on_all_ranks(tp: int, model_dir: Path, row_environment: Path, tmp_path: Path) -> None:
+def test_rows_equal_sglangs_on_all_ranks(
+    tp: int, model_dir: Path, row_environment: Path, tmp_path: Path
+) -> None:
     multiprocessing.spawn(run_rank, args=(tp, model_dir, tmp_path / "meet", tmp_path), nprocs=tp)
     assert sorted(path.name for path in tmp_path.glob("rank-*")) == [f"rank-{rank}" for rank in range(tp)]
 
@@ -107,7 +109,9 @@ def make_layers(model_dir: Path, **parallel: int) -> object:
         return embeds
 
 
-def test_no_table_is_held_and_the_checkpoints_shape_is_checked(model_dir: Path, row_environment: Path) -> None:
+def test_no_table_is_held_and_the_checkpoints_shape_is_checked(
+    model_dir: Path, row_environment: Path
+) -> None:
     (embed, _), _ = make_layers(model_dir)
     assert embed.weight.numel() == embed.scale.numel() == 0
     weight, scale = load_table(model_dir, 1)

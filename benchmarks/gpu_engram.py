@@ -1,0 +1,584 @@
+"""Engram from disk against SGLang's own tables in GPU memory, on one machine, in one run.
+
+    python benchmarks/gpu_engram.py build --work W        checkpoint with seeded weights, tables packed
+    python benchmarks/gpu_engram.py disk  --work W --out O
+    python benchmarks/gpu_engram.py rows  --work W --out O  rows and host nodes without an engine
+    python benchmarks/gpu_engram.py serve --work W --out O  engines side by side on one GPU, asked in turn
+
+`serve` starts each side's servers at once and sends every question to one after the other, A and B first in
+turn, so both see the same machine. A phase that fails is recorded with its error and the others go on.
+Every result is a raw JSON file under --out, with versions and command lines.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+REVISION = "a" * 40
+FIRST_TOKEN, LAST_TOKEN = 260, 3900  # ordinary pieces of the tiny tokenizer: no bytes, no special tokens
+
+
+# ---- build -------------------------------------------------------------------------------------------------
+def build(options: argparse.Namespace) -> None:
+    """Idempotent: what is whole is kept."""
+    from engram.checkpoint import open_checkpoint
+    from engram.pack_table import NoProgress, PackRequest, pack_tables
+    from sgl_ext.tiny_model.v41 import build_v41
+    from sgl_ext.tiny_model.v41_sizes import H200
+
+    size = replace(
+        H200,
+        hidden_size=4096,  # the wheel's mHC kernels without DeepGEMM take this width, not 1024
+        n_routed_experts=32,
+        num_experts_per_tok=6,
+        dspark_n_routed_experts=32,
+        engram_vocab_size=options.engram_vocab_size,
+        engram_layer_ids=tuple(options.engram_layers),
+    )
+    started = time.monotonic()
+    model = options.work / "model"
+    build_v41(model, size, seed=11, report=lambda line: print(line, flush=True))
+    built = time.monotonic()
+    checkpoint = open_checkpoint(model, revision=REVISION)
+    for tp in options.pack_tp:
+        pack_tables(
+            PackRequest(
+                checkpoint=checkpoint,
+                directory=options.work / f"packed-tp{tp}",
+                source_repo="bench/tiny-v41",
+                tp=tp,
+                ranks=tuple(range(tp)),
+                layer_ids=tuple(table.layer_id for table in checkpoint.tables),
+                allow_buffered=options.buffered,
+            ),
+            NoProgress(),
+        )
+    rows = [table.num_rows for table in checkpoint.tables]
+    print(f"built {built - started:.1f} s, packed {time.monotonic() - built:.1f} s, rows {rows}", flush=True)
+
+
+# ---- disk --------------------------------------------------------------------------------------------------
+def disk(options: argparse.Namespace) -> None:
+    """4 KiB random reads at several depths: threads with O_DIRECT, and the row store's own io_uring."""
+    program = options.work / "randread"
+    source = Path(__file__).with_name("randread.cpp")
+    subprocess.run(["g++", "-O2", "-std=c++20", "-pthread", "-o", program, source], check=True)
+    table = sorted((options.work / "packed-tp1").glob("*.engram"))[0]
+    results = []
+    for depth in (1, 24, 48, 128):
+        done = subprocess.run([program, table, str(depth), "2"], capture_output=True, text=True)
+        results.append(
+            json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr, "depth": depth}
+        )
+        print(results[-1], flush=True)
+    record(
+        options.out,
+        "disk",
+        {"threads": results, "row_store": [store_reads(options, depth) for depth in (48, 128)]},
+    )
+
+
+def store_reads(options: argparse.Namespace, depth: int) -> dict[str, Any]:
+    import numpy as np
+
+    from engram.row_source import RowPlanes
+    from engram.row_store import open_row_store
+
+    files = sorted((options.work / "packed-tp1").glob("*.engram"))
+    with open_row_store(files, queue_depth=depth, allow_buffered=options.buffered) as store:
+        rows = store.headers[0].total_rows
+        ids = np.random.default_rng(depth).integers(0, rows, 200_000)
+        out = RowPlanes(weight=np.empty((len(ids), 256), np.uint8), scale=np.empty((len(ids), 8), np.uint8))
+        start = time.monotonic()
+        store.submit(store.layer_ids[0], ids, out).wait()
+        seconds = time.monotonic() - start
+        counters = store.counters()
+    result = {
+        "depth": depth,
+        "seconds": seconds,
+        "pages": counters.pages,
+        "reads": counters.reads,
+        "pages_per_s": counters.pages / seconds,
+        "read_p50_us": counters.read_latency.quantile_s(0.5) * 1e6,
+        "read_p99_us": counters.read_latency.quantile_s(0.99) * 1e6,
+    }
+    print(result, flush=True)
+    return result
+
+
+# ---- serve -------------------------------------------------------------------------------------------------
+@dataclass(slots=True, kw_only=True)
+class Server:
+    side: str  # stock, ours
+    spec: str  # plain, dspark
+    graph: str  # full, breakable, disabled
+    port: int
+    command: list[str]
+    environment: dict[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    ready_s: float = 0.0
+    error: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.side}-{self.spec}-{self.graph}"
+
+
+def make_server(options: argparse.Namespace, side: str, spec: str, graph: str, port: int) -> Server:
+    command = [
+        sys.executable,
+        *("-m", "sglang.launch_server"),
+        *("--model-path", str(options.work / "model"), "--host", "127.0.0.1", "--port", str(port)),
+        *("--tp-size", str(options.tp), "--moe-runner-backend", "marlin", "--fp8-gemm-backend", "triton"),
+        *("--mem-fraction-static", "0.7", "--max-total-tokens", "147456", "--max-running-requests", "16"),
+        *("--chunked-prefill-size", "8192", "--cuda-graph-max-bs-decode", "16", "--random-seed", "1"),
+        *("--cuda-graph-backend-decode", graph, "--watchdog-timeout", "1800", "--skip-server-warmup"),
+        *("--cuda-graph-backend-prefill", "breakable" if graph == "breakable" else "disabled"),
+        *("--enable-metrics", "--disable-flashinfer-autotune", "--min-free-slots-delay", "1"),
+        *options.server_arg,
+    ]
+    if graph == "breakable":
+        command += ["--cuda-graph-max-bs-prefill", "512"]
+    if spec == "dspark":
+        command += ["--speculative-algorithm", "DSPARK", "--speculative-dspark-block-size", "5"]
+    environment = dict(os.environ)
+    environment["SGLANG_PLUGINS"] = "sgl_ext" if side == "ours" else "none"
+    report = options.out / f"report-{side}-{spec}-{graph}"
+    if side == "ours":
+        report.mkdir(parents=True, exist_ok=True)
+        environment |= {
+            "SPARKCTL_ENGRAM_DIR": str(options.work / f"packed-tp{options.tp}"),
+            "SPARKCTL_REPORT_DIR": str(report),
+            "SPARKCTL_ENGRAM_CACHE_GIB": "6",
+            "SPARKCTL_ENGRAM_LOOKAHEAD_GIB": "1",
+            "SPARKCTL_ENGRAM_LOOKAHEAD_DEPTH": "128",
+            "SPARKCTL_ENGRAM_BUFFERED": "1" if options.buffered else "0",
+        }
+    log = options.out / f"log-{side}-{spec}-{graph}.txt"
+    return Server(
+        side=side, spec=spec, graph=graph, port=port, command=command, environment=environment, log=log
+    )
+
+
+def start(server: Server) -> None:
+    server.started = time.monotonic()
+    with server.log.open("wb") as log:
+        server.process = subprocess.Popen(
+            server.command,
+            env=server.environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def await_ready(server: Server, limit_s: float) -> None:
+    assert server.process is not None
+    while time.monotonic() - server.started < limit_s:
+        if server.process.poll() is not None:
+            server.error = f"exit {server.process.returncode}"
+            return
+        try:
+            get(server, "/model_info", timeout_s=2)
+        except OSError:
+            time.sleep(0.5)
+            continue
+        server.ready_s = time.monotonic() - server.started
+        return
+    server.error = f"not up after {limit_s} s"
+
+
+def stop(server: Server) -> None:
+    if server.process is not None:
+        try:
+            os.killpg(server.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        server.process.wait()
+
+
+def get(server: Server, path: str, timeout_s: float = 30) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=timeout_s) as reply:
+        return reply.read().decode()
+
+
+def generate(
+    server: Server, prompts: list[list[int]], tokens: int, timeout_s: float = 580, **sampling: Any
+) -> list[dict[str, Any]]:
+    body = {
+        "input_ids": prompts,
+        "sampling_params": {"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True} | sampling,
+    }
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{server.port}/generate",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=timeout_s) as reply:
+        return json.loads(reply.read())
+
+
+def make_prompt(seed: int, length: int) -> list[int]:
+    generator = random.Random(seed)
+    return [generator.randrange(FIRST_TOKEN, LAST_TOKEN) for _ in range(length)]
+
+
+def equality_prompts(count: int) -> list[list[int]]:
+    """16 to 16,384 tokens, evenly in the logarithm."""
+    lengths = [round(16 * 1024 ** (idx / (count - 1))) for idx in range(count)]
+    return [make_prompt(1000 + idx, length) for idx, length in enumerate(lengths)]
+
+
+def read_metrics(server: Server) -> dict[str, float]:
+    values = {}
+    for line in get(server, "/metrics").splitlines():
+        if line.startswith("sparkctl_engram"):
+            name, _, value = line.rpartition(" ")
+            values[name] = float(value)
+    return values
+
+
+def metric_change(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    return {
+        name: value - before.get(name, 0.0) for name, value in after.items() if value != before.get(name, 0.0)
+    }
+
+
+Pair = tuple[Server, Server]
+
+
+def phase_equality(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
+    """One prompt at a time on both sides, side by side; tokens must be the same."""
+    prompts = equality_prompts(options.prompts)
+
+    def run(server: Server) -> list[list[int]]:
+        return [generate(server, [prompt], options.new_tokens)[0]["output_ids"] for prompt in prompts]
+
+    with ThreadPoolExecutor(2) as pool:
+        stock, ours = pool.map(run, pair)
+    different = [idx for idx, (left, right) in enumerate(zip(stock, ours, strict=True)) if left != right]
+    again = [
+        idx
+        for idx in different[:4]
+        if generate(pair[0], [prompts[idx]], options.new_tokens)[0]["output_ids"] != stock[idx]
+    ]
+    return {
+        "prompts": len(prompts),
+        "lengths": [len(prompt) for prompt in prompts],
+        "new_tokens": options.new_tokens,
+        "equal": len(prompts) - len(different),
+        "different": [
+            {"prompt": idx, "length": len(prompts[idx]), "first": first_difference(stock[idx], ours[idx])}
+            for idx in different
+        ],
+        "stock_differs_from_itself": again,
+        "distinct_tokens": len({token for reply in stock for token in reply}),
+        "stock_tokens": stock,
+    }
+
+
+def first_difference(left: list[int], right: list[int]) -> int:
+    return next(
+        (idx for idx, (a, b) in enumerate(zip(left, right, strict=False)) if a != b),
+        min(len(left), len(right)),
+    )
+
+
+def phase_cached(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
+    """Decode with every row in the row cache: the same greedy replies over and over, stock and ours in turn."""
+    result: dict[str, Any] = {}
+    for batch in (1, 8, 16):
+        prompts = [make_prompt(5000 + 100 * batch + idx, 128) for idx in range(batch)]
+        for server in pair:  # fills row cache and prefix cache
+            generate(server, prompts, options.decode_tokens)
+        before = {server.side: read_metrics(server) for server in pair}
+        runs: dict[str, list[dict[str, float]]] = {server.side: [] for server in pair}
+        for repeat in range(options.repeats):
+            for server in pair if repeat % 2 == 0 else pair[::-1]:
+                runs[server.side].append(time_decode(server, prompts, options.decode_tokens))
+        rates = {
+            side: statistics.median(run["tokens_per_s"] for run in values) for side, values in runs.items()
+        }
+        time.sleep(2.2)  # two periods of the metrics
+        for server in pair:
+            generate(server, [make_prompt(1, 16)], 2)
+        after = {server.side: read_metrics(server) for server in pair}
+        change = metric_change(before["ours"], after["ours"])
+        result[str(batch)] = {
+            "runs": runs,
+            "tokens_per_s": rates,
+            "ours_over_stock": rates["ours"] / rates["stock"],
+            "exposed_wait_p95_us": wait_quantiles(change, 0.95),
+            "metrics_change": change,
+        }
+        print(pair[0].spec, pair[0].graph, "batch", batch, rates, rates["ours"] / rates["stock"], flush=True)
+    return result
+
+
+def time_decode(server: Server, prompts: list[list[int]], tokens: int, **sampling: Any) -> dict[str, float]:
+    """Two lengths; their difference is decode alone."""
+    short = 8
+    start_s = time.perf_counter()
+    generate(server, prompts, short, **sampling)
+    middle_s = time.perf_counter()
+    replies = generate(server, prompts, tokens, **sampling)
+    end_s = time.perf_counter()
+    seconds = (end_s - middle_s) - (middle_s - start_s)
+    meta = replies[0]["meta_info"]
+    return {
+        "seconds": seconds,
+        "tokens_per_s": len(prompts) * (tokens - short) / seconds,
+        "verify_steps": meta.get("spec_verify_ct", tokens),
+    }
+
+
+def wait_quantiles(change: dict[str, float], quantile: float) -> dict[str, str]:
+    """Per layer, the bound (microseconds) below which this share of the steps waited."""
+    layers: dict[str, dict[float, float]] = {}
+    for name, value in change.items():
+        if name.startswith("sparkctl_engram_exposed_wait_steps_total"):
+            labels = dict(part.split("=") for part in name.partition("{")[2].rstrip("}").split(","))
+            layers.setdefault(labels["layer"].strip('"'), {})[float(labels["le"].strip('"'))] = value
+    found = {}
+    for layer, counts in layers.items():
+        total = counts.get(float("inf"), 0)
+        reached = [bound for bound, count in sorted(counts.items()) if total and count >= quantile * total]
+        found[layer] = f"<= {reached[0]} us of {total:.0f} steps" if reached else "none"
+    return found
+
+
+def phase_cold(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
+    """Decode of sampled (diverse) tokens never seen before: rows come from the disk."""
+    result: dict[str, Any] = {}
+    for batch in (1, 8, 16):
+        runs: dict[str, list[dict[str, Any]]] = {server.side: [] for server in pair}
+        for repeat in range(options.repeats):
+            prompts = [make_prompt(900_000 + 1000 * batch + 50 * repeat + idx, 64) for idx in range(batch)]
+            for server in pair if repeat % 2 == 0 else pair[::-1]:
+                before = read_metrics(server)
+                run: dict[str, Any] = dict(time_decode(server, prompts, 256, temperature=1.0))
+                time.sleep(1.1)
+                generate(server, [make_prompt(2, 16)], 2)
+                time.sleep(1.1)
+                generate(server, [make_prompt(2, 16)], 2)
+                run["metrics_change"] = metric_change(before, read_metrics(server))
+                runs[server.side].append(run)
+        result[str(batch)] = runs
+        print(
+            "cold",
+            pair[0].spec,
+            batch,
+            {side: [run["tokens_per_s"] for run in values] for side, values in runs.items()},
+            flush=True,
+        )
+    return result
+
+
+def phase_prefill(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
+    """Unique random prompts: every row is cold, nothing repeats."""
+    result: dict[str, Any] = {}
+    for length in (8192, 32768):
+        runs: dict[str, list[dict[str, Any]]] = {server.side: [] for server in pair}
+        for server in pair:  # kernels of this shape
+            generate(server, [make_prompt(70 + length, length)], 1)
+        for repeat in range(options.repeats):
+            prompt = make_prompt(3_000_000 + length + repeat, length)
+            for server in pair if repeat % 2 == 0 else pair[::-1]:
+                before = read_metrics(server)
+                begin = time.perf_counter()
+                generate(server, [prompt], 1)
+                seconds = time.perf_counter() - begin
+                time.sleep(1.1)
+                generate(server, [make_prompt(3, 16)], 2)
+                runs[server.side].append(
+                    {"seconds": seconds, "metrics_change": metric_change(before, read_metrics(server))}
+                )
+                get(server, "/flush_cache")
+        result[str(length)] = runs
+        print(
+            "prefill",
+            pair[0].spec,
+            length,
+            {side: [round(run["seconds"], 4) for run in values] for side, values in runs.items()},
+            flush=True,
+        )
+    return result
+
+
+PHASES: dict[str, Callable[[Pair, argparse.Namespace], dict[str, Any]]] = {
+    "equality": phase_equality,
+    "cached": phase_cached,
+    "cold": phase_cold,
+    "prefill": phase_prefill,
+}
+
+
+def serve(options: argparse.Namespace) -> None:
+    servers = []
+    for number, (graph, spec, side) in enumerate(
+        (graph, spec, side) for graph in options.graph for spec in options.spec for side in ("stock", "ours")
+    ):
+        servers.append(make_server(options, side, spec, graph, 31000 + 37 * number))
+    result: dict[str, Any] = {"phases": {}, "servers": {}}
+    try:
+        for server in servers:
+            start(server)
+            time.sleep(options.stagger_s)
+        for server in servers:
+            await_ready(server, options.start_limit_s)
+            print(
+                server.name, f"ready {server.ready_s:.1f} s" if not server.error else server.error, flush=True
+            )
+        first_words(servers, options)
+        for server in servers:
+            result["servers"][server.name] = describe(server)
+        record(options.out, options.label, result)
+        for phase in options.phases:
+            for left, right in zip(servers[::2], servers[1::2], strict=True):
+                key = f"{phase}-{left.spec}-{left.graph}"
+                result["phases"][key] = run_phase(phase, (left, right), options)
+                record(options.out, options.label, result)
+    finally:
+        for server in servers:
+            stop(server)
+        record(options.out, options.label, result)
+
+
+def first_words(servers: list[Server], options: argparse.Namespace) -> None:
+    """The first forward compiles for minutes on a fresh machine: all servers at once, shapes of all sizes."""
+
+    def ask(server: Server) -> None:
+        if server.error:
+            return
+        begin = time.monotonic()
+        try:
+            for prompt in (make_prompt(1, 16), make_prompt(2, 300), make_prompt(3, 9000)):
+                server.facts["first_reply"] = generate(server, [prompt], 8, timeout_s=options.first_limit_s)[
+                    0
+                ]["output_ids"]
+            server.facts["first_words_s"] = time.monotonic() - begin
+            generate(
+                server, [make_prompt(10 + idx, 64) for idx in range(16)], 8, timeout_s=options.first_limit_s
+            )
+        except Exception as error:  # recorded: the other servers go on
+            server.error = f"first words: {error!r}"
+        print(server.name, server.facts, server.error, f"{time.monotonic() - begin:.1f} s", flush=True)
+
+    with ThreadPoolExecutor(len(servers)) as pool:
+        list(pool.map(ask, servers))
+
+
+def run_phase(name: str, pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
+    if any(server.error for server in pair):
+        return {"error": [server.error for server in pair]}
+    begin = time.monotonic()
+    try:
+        result = PHASES[name](pair, options)
+    except Exception:  # recorded: the other phases go on
+        result = {"error": traceback.format_exc()}
+    result["phase_s"] = time.monotonic() - begin
+    short = {
+        key: value
+        for key, value in result.items()
+        if key in ("equal", "prompts", "different", "error", "phase_s")
+    }
+    print(name, pair[0].spec, pair[0].graph, json.dumps(short)[:1500], flush=True)
+    return result
+
+
+def describe(server: Server) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "command": server.command,
+        "ready_s": server.ready_s,
+        "error": server.error,
+    } | server.facts
+    facts["environment"] = {
+        key: value for key, value in server.environment.items() if key.startswith(("SPARKCTL", "SGLANG"))
+    }
+    text = server.log.read_text(errors="replace")
+    facts["memory_lines"] = [
+        line for line in text.splitlines() if "mem usage" in line or "avail mem" in line
+    ][:12]
+    return facts
+
+
+def record(out: Path, label: str, result: dict[str, Any]) -> None:
+    """Written after every phase, so that a cut-off run leaves what it had."""
+    versions = {}
+    for name in ("sglang", "torch", "triton", "flashinfer-python", "sglang-kernel"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    content = {
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "cpus": os.cpu_count(),
+        "versions": versions,
+        "gpu": subprocess.run(
+            ["nvidia-smi", "--query-gpu=name,driver_version,memory.used", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+        ).stdout.split("\n"),
+    } | result
+    out.mkdir(parents=True, exist_ok=True)
+    temporary = out / f".{label}.part"
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.replace(out / f"{label}.json")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("build", "disk", "rows", "serve"))
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--label", default="serve")
+    parser.add_argument("--engram-vocab-size", type=int, default=850_000, help="24 rows a layer for each")
+    parser.add_argument("--engram-layers", type=int, nargs="+", default=[1, 3])
+    parser.add_argument("--pack-tp", type=int, nargs="+", default=[1])
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--buffered", action="store_true", help="the disk has no O_DIRECT")
+    parser.add_argument("--graph", nargs="+", default=["full"], choices=("full", "breakable", "disabled"))
+    parser.add_argument("--spec", nargs="+", default=["plain", "dspark"], choices=("plain", "dspark"))
+    parser.add_argument("--phases", nargs="*", default=list(PHASES))
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--new-tokens", type=int, default=32)
+    parser.add_argument("--decode-tokens", type=int, default=512)
+    parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--stagger-s", type=float, default=0.0)
+    parser.add_argument("--start-limit-s", type=float, default=400)
+    parser.add_argument("--first-limit-s", type=float, default=550)
+    parser.add_argument("--server-arg", action="append", default=[])
+    options = parser.parse_args()
+    options.work, options.out = options.work.absolute(), options.out.absolute()
+    if options.what == "rows":
+        from gpu_engram_rows import rows  # beside this file
+
+        rows(options, record)
+    else:
+        {"build": build, "disk": disk, "serve": serve}[options.what](options)
+
+
+if __name__ == "__main__":
+    main()
