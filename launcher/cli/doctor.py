@@ -16,9 +16,12 @@ from launcher.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from launcher.doctor.finding import Finding
     from launcher.doctor.run_doctor import DoctorResult
 
+ORDER = ("refuse", "warn", "not checked", "ok")
 SHOWN_ENVIRONMENT = ("NCCL_", "GLOO_", "SGLANG_HOST_IP")
 
 
@@ -74,11 +77,8 @@ def doctor(
 
 
 def _show(result: DoctorResult, skipped: tuple[str, ...]) -> None:
-    for item in sorted(
-        result.findings, key=lambda item: ("refuse", "warn", "not checked", "ok").index(item.level)
-    ):
-        for line in _lines(item, is_skipped=item.check in skipped):
-            typer.echo(line)
+    for line in finding_lines(result.findings, skipped):
+        typer.echo(line)
     typer.echo("")
     for line in environment_lines(result):
         typer.echo(line)
@@ -93,16 +93,33 @@ def _show(result: DoctorResult, skipped: tuple[str, ...]) -> None:
     )
 
 
-def _lines(item: Finding, *, is_skipped: bool) -> list[str]:
-    if item.level in ("ok", "not checked"):
-        where = "" if item.node == "all" else f"{item.node}: "
-        return [f"{item.level:7} {item.check}: {where}{item.evidence}"]
-    lines = [
-        f"{item.level:7} {item.check}: {item.node}: {item.evidence}" + (" (skipped)" if is_skipped else "")
-    ]
-    if item.consequence:
-        lines.append(f"        then: {item.consequence}")
-    return [*lines, f"        fix:  {item.fix}", f"        see:  {item.page}"]
+def finding_lines(findings: Sequence[Finding], skipped: tuple[str, ...]) -> list[str]:
+    """The worst first; what is the same on several nodes is said once, with each node's own evidence."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for item in sorted(findings, key=lambda item: ORDER.index(item.level)):
+        groups.setdefault(_group_key(item), []).append(item)
+    return [line for members in groups.values() for line in _group_lines(members, skipped)]
+
+
+def _group_key(item: Finding) -> tuple[str, ...]:
+    if item.level == "not checked":
+        return item.level, item.node, item.evidence
+    return item.level, item.check, item.consequence, item.fix
+
+
+def _group_lines(members: list[Finding], skipped: tuple[str, ...]) -> list[str]:
+    first = members[0]
+    if first.level == "not checked":
+        names = ", ".join(dict.fromkeys(item.check for item in members))
+        return [f"{first.level}: {names}: {first.node}: {first.evidence}"]
+    if first.level == "ok":
+        where = "" if first.node == "all" else f"{first.node}: "
+        return [f"{first.level:7} {first.check}: {where}{first.evidence}"]
+    lines = [f"{first.level:7} {first.check}" + (" (skipped)" if first.check in skipped else "")]
+    lines += [f"        {item.node}: {item.evidence}" for item in members]
+    if first.consequence:
+        lines.append(f"        then: {first.consequence}")
+    return [*lines, f"        fix:  {first.fix}", f"        see:  {first.page}"]
 
 
 def environment_lines(result: DoctorResult) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Literal
 from launcher.doctor.case import Case
 from launcher.doctor.finding import Problem
 
-Part = Literal["host", "fabric", "gpu", "storage", "software", "reach"]
+Part = Literal["host", "fabric", "gpu", "storage", "software", "reach", "cables"]
 Find = Callable[[Case], Iterable[Problem]]
 
 

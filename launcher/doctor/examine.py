@@ -27,6 +27,7 @@ GROUPS: dict[str, tuple[Check, ...]] = {
 CHECKS: tuple[Check, ...] = tuple(item for group in GROUPS.values() for item in group)
 # What the probe itself tells: a node or tool that did not answer as it should.
 ANSWER, TOOL = "node-answer", "probe-tool"
+UNSEEN = {"reach": "these nodes sent nothing", "cables": "nobody heard these nodes on a cable"}
 TOOL_FIXES = {
     "ip": "sudo apt install iproute2",
     "ibv_devinfo": "sudo apt install ibverbs-utils",
@@ -55,7 +56,7 @@ def _findings(case: Case, item: Check) -> Iterator[Finding]:
             level="not checked",
             check=item.id,
             node=", ".join(nodes),
-            evidence=f"no {item.part} facts of these nodes",
+            evidence=UNSEEN.get(item.part, f"no {item.part} facts of these nodes"),
         )
     elif not problems:
         yield Finding(level="ok", check=item.id, node="all", evidence=item.means)
@@ -73,9 +74,15 @@ def _finding(item: Check, problem: Problem) -> Finding:
 
 
 def _unseen(case: Case, item: Check) -> list[str]:
+    """Nodes of which there is nothing to judge: no facts, or nothing that they sent."""
+    names = [node.name for node in case.plan.nodes]
     if item.part == "reach":
-        return [] if case.reach is not None else [node.name for node in case.plan.nodes]
-    return [node.name for node in case.plan.nodes if getattr(case.reports[node.name], item.part) is None]
+        tried = {attempt.source for attempt in case.reach.attempts} if case.reach else set()
+        return [name for name in names if name not in tried]
+    if item.part == "cables":
+        heard = {hello.source for hello in case.reach.hellos} if case.reach else set()
+        return [name for name in names if name not in heard]
+    return [name for name in names if getattr(case.reports[name], item.part) is None]
 
 
 def _answers(case: Case) -> Iterable[Finding]:

@@ -107,7 +107,7 @@ def jumbo(case: Case) -> Iterable[Problem]:
 
 @check(
     "cabling",
-    part="reach",
+    part="cables",
     covers="F27 F30 F31 F33 S-crossed",
     means="every cable joins the ports that the layout needs, and every port of the plan "
     "leads to a node of the cluster",

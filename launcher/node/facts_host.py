@@ -30,6 +30,8 @@ DESKTOP = {
 }
 ENGINE_WORDS = ("sglang::", "sglang.launch_server", "sglang serve", "vllm serve", "VLLM::")
 NUM_LISTED = 5
+# Command lines of others are shown to people: what follows such an option is not.
+SECRET_OPTION = re.compile(r"(--?[a-z-]*(?:key|token|password|secret)[= ])\S+", re.IGNORECASE)
 
 
 def host_facts(root: ProbeRoot) -> dict:
@@ -109,7 +111,7 @@ def _processes(root: ProbeRoot) -> list[dict]:
         found.append({
             "pid": int(name),
             "name": label,
-            "title": (command or label)[:160],
+            "title": SECRET_OPTION.sub(r"\1***", command or label)[:160],
             "rss_bytes": int(fields["VmRSS"].split()[0]) * 1024,
         })  # fmt: skip
     return found

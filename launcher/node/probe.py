@@ -47,7 +47,7 @@ def probe(
         "busy_ports": [[host, port, reason] for host, port in ports if (reason := _port_problem(host, port))],
         "live_runs": [{key: run[key] for key in ("run_id", "status", "started")} for run in live_runs(expanded["state"])],
         "model": _model(model_path, expanded.get("models")) if model_path else None,
-        "engine": _engine(engine_runtime, engine_python or os.path.join(expanded.get("engine", ""), "bin/python")),
+        "engine": _engine(engine_runtime, os.path.expanduser(engine_python or os.path.join(paths["engine"], "bin/python"))),
     }  # fmt: skip
 
 

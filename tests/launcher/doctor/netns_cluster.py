@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -50,6 +51,15 @@ def netns_inputs(hosts: NetnsHosts, *, engine: str = "/nonexistent", **links: An
         model={"path": "tiny", "served_name": "m"},
     )
     return Inputs(recipe=recipe, topology=netns_topology(hosts, engine=engine, **links), how="test nodes")
+
+
+def assert_nothing_is_left(hosts: NetnsHosts) -> None:
+    """The last answer is sent before the node's side ends, so give it a moment."""
+    deadline_s = time.monotonic() + 3
+    while any(node.processes() for node in hosts.nodes) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert [process for node in hosts.nodes for process in node.processes()] == []
+    assert all(node.listening_ports() == set() for node in hosts.nodes)
 
 
 @contextmanager

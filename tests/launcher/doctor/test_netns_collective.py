@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +13,7 @@ from launcher.doctor.send_collective import send_collective
 from launcher.make_plan import make_plan, run_ports
 from launcher.plan import LaunchPlan
 from tests.hosts import NETNS_MARKS, NetnsHosts
-from tests.launcher.doctor.netns_cluster import connected, netns_inputs
+from tests.launcher.doctor.netns_cluster import assert_nothing_is_left, connected, netns_inputs
 from tests.launcher.make_facts import all_facts
 
 needs_torch = pytest.mark.skipif(
@@ -37,14 +36,6 @@ def probe(
     plan = make_plan(inputs.recipe, inputs.topology, all_facts(inputs.topology, inputs.recipe), run_id="r1")
     with connected(inputs) as remotes:
         return plan, send_collective(plan, remotes, sizes=sizes, limit_s=limit_s)
-
-
-def assert_nothing_is_left(hosts: NetnsHosts) -> None:
-    """The last answer is sent before the node's side ends, so give it a moment."""
-    deadline_s = time.monotonic() + 3
-    while any(node.processes() for node in hosts.nodes) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    assert [process for node in hosts.nodes for process in node.processes()] == []
 
 
 def test_a_healthy_pair_and_a_slow_link(hosts: NetnsHosts) -> None:

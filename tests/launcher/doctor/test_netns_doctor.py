@@ -9,7 +9,7 @@ import pytest
 from launcher.doctor.finding import Finding
 from launcher.doctor.run_doctor import DoctorResult, run_doctor
 from tests.hosts import NETNS_MARKS, NetnsHosts, NetnsNode
-from tests.launcher.doctor.netns_cluster import connected, netns_inputs
+from tests.launcher.doctor.netns_cluster import assert_nothing_is_left, connected, netns_inputs
 
 pytestmark = [*NETNS_MARKS, pytest.mark.timeout(60)]
 
@@ -57,7 +57,7 @@ def test_a_healthy_network_has_no_finding(hosts: NetnsHosts) -> None:
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {"tcp": 6, "udp": 6, "jumbo": 6, "port": 4}
     heard = {(hello.source, hello.target) for hello in result.case.reach.hellos}
     assert heard == {(a.name, b.name) for a in hosts.nodes for b in hosts.nodes if a is not b}
-    assert all(node.processes() == [] and node.listening_ports() == set() for node in hosts.nodes)
+    assert_nothing_is_left(hosts)
 
 
 def test_unequal_mtu_cuts_full_frames(hosts: NetnsHosts) -> None:
@@ -145,3 +145,25 @@ def test_a_cable_that_is_out_is_one_finding_a_node(hosts: NetnsHosts) -> None:
         ("node3", "node1"),
     }
     assert not [a for a in result.case.reach.attempts if a.error]
+
+
+def test_a_read_only_home_and_a_full_disk_stop_no_probe(hosts: NetnsHosts) -> None:
+    """The probe leaves nothing on a node, so it needs no room there."""
+    ill = hosts["node2"]
+    sh(
+        ill,
+        "mount -t tmpfs -o size=64k tmpfs /root",
+        "head -c 65536 /dev/zero > /root/ballast 2>/dev/null || true",
+        "mount -o remount,ro /root",
+    )
+    try:
+        result = examine(hosts)
+    finally:
+        sh(ill, "umount -l /root")
+    assert [item.evidence for item in result.findings if item.check == "node-answer"] == []
+    found = [
+        (item.level, item.check) for item in result.findings if item.node == "node2" and item.level != "ok"
+    ]
+    assert ("warn", "writable") in found
+    assert ("refuse", "disk") in found
+    assert network(result) == []
