@@ -29,7 +29,8 @@ WRITTEN = ("cache", "home")
 def disk(case: Case) -> Iterable[Problem]:
     for node, store in case.stores():
         told: set[str | None] = set()
-        for place in store.places:
+        # `state` last: it only warns, and one finding a mount is enough.
+        for place in sorted(store.places, key=lambda place: place.key == "state"):
             if place.free_bytes is None or not place.size_bytes or place.mount in told:
                 continue
             needed = NEEDED_BYTES.get(place.key, 0)
