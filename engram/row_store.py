@@ -39,6 +39,7 @@ class RowStore:
             queue_depth=options.queue_depth,
             lookahead_depth=min(options.lookahead_depth, options.queue_depth),
             max_pages_per_read=options.max_pages_per_read,
+            max_gap_pages=options.max_gap_pages,
             num_threads=options.num_threads,
             deadline_s=options.deadline_s,
             allow_buffered=options.allow_buffered,

@@ -21,6 +21,7 @@ from engram.bench.rounds import Figure
 from engram.bench.synthetic_table import COLUMN_ROWS, ensure_table
 from engram.bench.text_trace import load_traces
 from engram.errors import EngramError
+from engram.store_options import StoreOptions
 from engram.table_format import HEADER_BYTES, parse_header
 from engram.write_file import write_atomically
 
@@ -53,7 +54,7 @@ class BenchRequest:
     text_roots: tuple[Path, ...]
     only: tuple[str, ...] = ()
     """Names of MEASUREMENTS; empty for all."""
-    queue_depth: int = 128
+    queue_depth: int = StoreOptions.model_fields["queue_depth"].default
     column_rows: int = COLUMN_ROWS
 
 

@@ -143,7 +143,7 @@ engram::BackendKind parse_backend(const std::string& name) {
 std::shared_ptr<PyStore> open_store(const std::vector<std::string>& paths, const std::string& backend,
                                     std::uint64_t cache_bytes, std::uint64_t lookahead_bytes,
                                     std::uint32_t queue_depth, std::uint32_t lookahead_depth,
-                                    std::uint32_t max_pages_per_read, std::uint32_t num_threads, double deadline_s,
+                                    std::uint32_t max_pages_per_read, std::uint32_t max_gap_pages, std::uint32_t num_threads, double deadline_s,
                                     bool allow_buffered, std::shared_ptr<engram::FaultScript> seam) {
   engram::StoreOptions options;
   options.backend = parse_backend(backend);
@@ -151,6 +151,7 @@ std::shared_ptr<PyStore> open_store(const std::vector<std::string>& paths, const
   options.lookahead_bytes = lookahead_bytes;
   options.num_threads = num_threads;
   options.allow_buffered = allow_buffered;
+  options.max_gap_pages = max_gap_pages;
   options.scheduler = {queue_depth, lookahead_depth, max_pages_per_read, to_ns(deadline_s)};
   engram::OpenFault fault;
   auto result = std::make_shared<PyStore>();
@@ -348,7 +349,7 @@ void bind_row_store(py::module_& m) {
   py::class_<PyStore, std::shared_ptr<PyStore>>(m, "RowStore")
       .def(py::init(&open_store), py::kw_only(), py::arg("paths"), py::arg("backend"), py::arg("cache_bytes"),
            py::arg("lookahead_bytes"), py::arg("queue_depth"), py::arg("lookahead_depth"),
-           py::arg("max_pages_per_read"), py::arg("num_threads"), py::arg("deadline_s"), py::arg("allow_buffered"),
+           py::arg("max_pages_per_read"), py::arg("max_gap_pages"), py::arg("num_threads"), py::arg("deadline_s"), py::arg("allow_buffered"),
            py::arg("seam") = nullptr)
       .def("submit", &submit, py::arg("table"), py::arg("ids").noconvert(), py::arg("weight_out"),
            py::arg("scale_out"), py::arg("lookahead_priority") = false)

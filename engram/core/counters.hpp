@@ -18,10 +18,10 @@ struct Counters {
   Count hit_rows;               // of these, served from memory at submit (cache, look-ahead or RAM)
   Count missed_rows;            // of these, served by reads
   Count missed_unique_rows;     // distinct rows among the missed ones of a submit
-  Count pages;                  // 4 KiB pages read for submits
-  Count lookahead_pages;        // 4 KiB pages read ahead
+  Count pages;                  // 4 KiB pages read for submits; the unwanted ones in gaps do not count
+  Count lookahead_pages;        // 4 KiB pages read ahead, likewise
   Count reads;                  // reads completed, each of one or more neighbouring pages
-  Count read_bytes;
+  Count read_bytes;             // with the unwanted pages between wanted ones
   Count lookahead_rows;         // rows planned for reading ahead
   Count lookahead_staged_rows;  // of these, read and staged
   Count lookahead_unused_rows;  // staged or planned rows that no request consumed

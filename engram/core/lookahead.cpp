@@ -83,14 +83,14 @@ class Lookahead::WindowJob final : public ReadJob {
 };
 
 Lookahead::Lookahead(std::vector<LookaheadTable> tables, RowCache& cache, ReadScheduler& scheduler,
-                     Counters& counters, std::uint64_t budget_rows, std::uint32_t max_pages_per_read)
+                     Counters& counters, std::uint64_t budget_rows, MergeLimits merge)
     : tables_(std::move(tables)),
       cache_(cache),
       scheduler_(scheduler),
       counters_(counters),
       budget_rows_(budget_rows),
       window_ids_(std::clamp<std::uint64_t>(budget_rows / 4, 1, kWindowIds)),
-      max_pages_per_read_(max_pages_per_read) {}
+      merge_(merge) {}
 
 void Lookahead::start() {
   planner_ = std::thread([this] { plan_forever(); });
@@ -263,7 +263,7 @@ void Lookahead::read_slice(const Slice& slice) {
     if (row != kNoRow && !cache_.contains(table.view.key_base + row)) wanted.push_back({0, row});
   }
   if (wanted.empty()) return;
-  ReadPlan plan = make_read_plan(std::move(wanted), table.view.rows_per_page, max_pages_per_read_);
+  ReadPlan plan = make_read_plan(std::move(wanted), table.view.rows_per_page, merge_);
   const std::uint64_t rows = plan.unique_rows;
   const auto window = cache_.ledger().open(static_cast<std::uint32_t>(rows));
   if (!window) return;  // thousands of windows with a few rows each: those rows are read on demand

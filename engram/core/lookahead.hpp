@@ -34,7 +34,7 @@ class Lookahead {
   using RequestKey = std::uint64_t;
 
   Lookahead(std::vector<LookaheadTable> tables, RowCache& cache, ReadScheduler& scheduler, Counters& counters,
-            std::uint64_t budget_rows, std::uint32_t max_pages_per_read);
+            std::uint64_t budget_rows, MergeLimits merge);
   ~Lookahead() { stop(); }
 
   void start();
@@ -95,7 +95,7 @@ class Lookahead {
   Counters& counters_;
   const std::uint64_t budget_rows_;
   const std::uint64_t window_ids_;
-  const std::uint32_t max_pages_per_read_;
+  const MergeLimits merge_;
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -26,8 +26,7 @@ void sort_by_radix(std::vector<WantedRow>& rows) {
 
 }  // namespace
 
-ReadPlan make_read_plan(std::vector<WantedRow> wanted, std::uint32_t rows_per_page,
-                        std::uint32_t max_pages_per_read) {
+ReadPlan make_read_plan(std::vector<WantedRow> wanted, std::uint32_t rows_per_page, MergeLimits limits) {
   if (wanted.size() < kRadixFrom) {
     std::ranges::sort(wanted, {}, &WantedRow::row);
   } else {
@@ -44,15 +43,17 @@ ReadPlan make_read_plan(std::vector<WantedRow> wanted, std::uint32_t rows_per_pa
     if (!plan.reads.empty()) {
       PlannedRead& last = plan.reads.back();
       const std::uint32_t end = last.first_page + last.num_pages;
-      const bool grows = page == end && last.num_pages < max_pages_per_read;
-      if (page < end || grows) {
-        last.num_pages += grows;
+      const bool new_page = page >= end;
+      const bool fits = page - last.first_page < limits.max_pages;
+      if (!new_page || (fits && page - end <= limits.max_gap_pages)) {
+        if (new_page) last.num_pages = static_cast<std::uint16_t>(page - last.first_page + 1);
+        last.num_wanted_pages = static_cast<std::uint16_t>(last.num_wanted_pages + new_page);
         last.num_wanted += 1;
-        plan.num_pages += grows;
+        plan.num_pages += new_page;
         continue;
       }
     }
-    plan.reads.push_back({page, 1, idx, 1});
+    plan.reads.push_back({page, 1, 1, idx, 1});
     plan.num_pages += 1;
   }
   plan.wanted = std::move(wanted);

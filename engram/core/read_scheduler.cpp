@@ -212,7 +212,7 @@ void ReadScheduler::complete(Slot& slot, std::int32_t result) {
   if (job != nullptr && !job->finished_ && whole) {
     add(counters_.reads);
     add(counters_.read_bytes, slot.op.bytes);
-    add(slot.lookahead ? counters_.lookahead_pages : counters_.pages, slot.read.num_pages);
+    add(slot.lookahead ? counters_.lookahead_pages : counters_.pages, slot.read.num_wanted_pages);
     counters_.read_latency.record(now_ - slot.started);
     job->deliver(slot.read, slot.op.buffer);
   }

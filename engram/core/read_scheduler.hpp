@@ -20,7 +20,7 @@
 namespace engram {
 
 struct SchedulerConfig {
-  std::uint32_t queue_depth = 128;
+  std::uint32_t queue_depth = 256;
   std::uint32_t lookahead_depth = 32;  // look-ahead reads in flight: what a decode read may find ahead of it
   std::uint32_t max_pages_per_read = 4;
   std::chrono::nanoseconds deadline = std::chrono::seconds(5);  // of one read, from its start

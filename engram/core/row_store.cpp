@@ -89,7 +89,7 @@ bool RowStore::open_table(const std::string& path, const StoreOptions& options, 
 }
 
 bool RowStore::start(const StoreOptions& options, FaultSeam* seam, OpenFault& fault) {
-  max_pages_per_read_ = options.scheduler.max_pages_per_read;
+  merge_ = {options.scheduler.max_pages_per_read, options.max_gap_pages};
   try {
     cache_ = std::make_unique<RowCache>(shape_, options.cache_bytes + options.lookahead_bytes);
     if (options.backend == BackendKind::kRam) return true;
@@ -111,7 +111,7 @@ bool RowStore::start(const StoreOptions& options, FaultSeam* seam, OpenFault& fa
   std::vector<LookaheadTable> views;
   for (const auto& table : tables_) views.push_back({table->view, table->columns.get()});
   lookahead_ = std::make_unique<Lookahead>(std::move(views), *cache_, *scheduler_, counters_, budget_rows,
-                                           max_pages_per_read_);
+                                           merge_);
   lookahead_->start();
   return true;
 }
@@ -137,7 +137,7 @@ std::shared_ptr<Ticket> RowStore::submit(std::uint32_t table_idx, std::span<cons
   add(counters_.hit_rows, ids.size() - missed.size());
   if (lookahead_ != nullptr && cache_->ledger().total_rows() < staged_before) lookahead_->notify();
   ReadPlan plan;
-  if (!missed.empty()) plan = make_read_plan(std::move(missed), table.view.rows_per_page, max_pages_per_read_);
+  if (!missed.empty()) plan = make_read_plan(std::move(missed), table.view.rows_per_page, merge_);
   add(counters_.missed_rows, plan.wanted.size());
   add(counters_.missed_unique_rows, plan.unique_rows);
   auto ticket = std::make_shared<Ticket>(table.view, std::move(plan), priority, out, *cache_, counters_, now);

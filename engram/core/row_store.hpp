@@ -31,6 +31,7 @@ struct StoreOptions {
   std::uint32_t num_threads = 32;  // of the thread-pool backend
   bool allow_buffered = false;
   SchedulerConfig scheduler;
+  std::uint32_t max_gap_pages = 0;
 };
 
 // What is wrong with a submit: nothing, or the index of the first id that no owned column holds.
@@ -98,7 +99,7 @@ class RowStore {
   Counters counters_;
   std::vector<std::unique_ptr<Table>> tables_;
   RowShape shape_;
-  std::uint32_t max_pages_per_read_ = 1;
+  MergeLimits merge_;
   std::unique_ptr<RowCache> cache_;
   std::unique_ptr<ReadScheduler> scheduler_;
   std::unique_ptr<Lookahead> lookahead_;

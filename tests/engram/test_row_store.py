@@ -128,7 +128,7 @@ def test_raw_addresses_receive_rows(store: RowStore, folder: PackedFolder) -> No
 
 
 def test_repeats_are_read_once_and_neighbours_together(folder: PackedFolder) -> None:
-    with open_folder(folder, max_pages_per_read=4) as store:
+    with open_folder(folder, max_pages_per_read=4, max_gap_pages=0) as store:
         before = store.counters()
         page_rows = folder.headers[1].rows_per_page
         ids = np.repeat(folder.owned_ids(1)[: 8 * page_rows], 3)
@@ -137,6 +137,15 @@ def test_repeats_are_read_once_and_neighbours_together(folder: PackedFolder) -> 
     assert after.missed_unique_rows - before.missed_unique_rows == 8 * page_rows
     assert after.pages - before.pages == 8
     assert after.reads - before.reads == 2
+
+
+def test_small_gaps_are_read_through(folder: PackedFolder) -> None:
+    with open_folder(folder, max_pages_per_read=4, max_gap_pages=1, self_test_blocks=0) as store:
+        page_rows = folder.headers[1].rows_per_page
+        ids = folder.owned_ids(1)[[0, 2 * page_rows, 5 * page_rows]]
+        assert np.array_equal(joined(store.read_rows(1, ids)), folder.tables[1][ids])
+        counters = store.counters()
+    assert (counters.pages, counters.reads, counters.read_bytes) == (3, 2, 4 * 4096)
 
 
 @pytest.mark.parametrize("backend", READING_BACKENDS)
@@ -176,7 +185,7 @@ def test_counters_add_up(folder: PackedFolder) -> None:
         second = store.counters()
     assert second.hit_rows - first.hit_rows == 500
     assert second.pages == first.pages
-    assert first.read_bytes == first.pages * 4096
+    assert first.read_bytes >= first.pages * 4096
     assert second.request_latency.count == second.requests
     assert second.read_latency.count == second.reads
     assert 0 < second.read_latency.quantile_s(0.5) <= second.read_latency.quantile_s(0.99)
