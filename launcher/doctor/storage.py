@@ -29,8 +29,10 @@ WRITTEN = ("cache", "home")
 def disk(case: Case) -> Iterable[Problem]:
     for node, store in case.stores():
         told: set[str | None] = set()
-        # `state` last: it only warns, and one finding a mount is enough.
-        for place in sorted(store.places, key=lambda place: place.key == "state"):
+        # Those that may refuse come first: one finding a mount is enough.
+        for place in sorted(
+            store.places, key=lambda place: place.key not in NEEDED_BYTES or place.key == "state"
+        ):
             if place.free_bytes is None or not place.size_bytes or place.mount in told:
                 continue
             needed = NEEDED_BYTES.get(place.key, 0)
