@@ -11,26 +11,24 @@ Every result is a raw JSON file under --out, with versions and command lines.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
-import random
 import signal
-import statistics
 import subprocess
 import sys
 import time
 import traceback
-import urllib.request
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from gpu_engram_phases import PHASES, Pair, Server, generate, get, make_prompt  # beside this file
+
 REVISION = "a" * 40
-FIRST_TOKEN, LAST_TOKEN = 260, 3900  # ordinary pieces of the tiny tokenizer: no bytes, no special tokens
 
 
 # ---- build -------------------------------------------------------------------------------------------------
@@ -122,26 +120,6 @@ def store_reads(options: argparse.Namespace, depth: int) -> dict[str, Any]:
 
 
 # ---- serve -------------------------------------------------------------------------------------------------
-@dataclass(slots=True, kw_only=True)
-class Server:
-    side: str  # stock, ours
-    spec: str  # plain, dspark
-    graph: str  # full, breakable, disabled
-    port: int
-    command: list[str]
-    environment: dict[str, str]
-    log: Path
-    process: subprocess.Popen[bytes] | None = None
-    started: float = 0.0
-    ready_s: float = 0.0
-    error: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return f"{self.side}-{self.spec}-{self.graph}"
-
-
 def make_server(options: argparse.Namespace, side: str, spec: str, graph: str, port: int) -> Server:
     command = [
         sys.executable,
@@ -149,7 +127,8 @@ def make_server(options: argparse.Namespace, side: str, spec: str, graph: str, p
         *("--model-path", str(options.work / "model"), "--host", "127.0.0.1", "--port", str(port)),
         *("--tp-size", str(options.tp), "--moe-runner-backend", "marlin", "--fp8-gemm-backend", "triton"),
         *("--mem-fraction-static", "0.7", "--max-total-tokens", "147456", "--max-running-requests", "16"),
-        *("--chunked-prefill-size", "8192", "--cuda-graph-max-bs-decode", "16", "--random-seed", "1"),
+        *("--chunked-prefill-size", str(options.chunked_prefill_size), "--random-seed", "1"),
+        *("--cuda-graph-max-bs-decode", "16"),
         *("--cuda-graph-backend-decode", graph, "--watchdog-timeout", "1800", "--skip-server-warmup"),
         *("--cuda-graph-backend-prefill", "breakable" if graph == "breakable" else "disabled"),
         *("--enable-metrics", "--disable-flashinfer-autotune", "--min-free-slots-delay", "1"),
@@ -171,7 +150,7 @@ def make_server(options: argparse.Namespace, side: str, spec: str, graph: str, p
             "SPARKCTL_ENGRAM_LOOKAHEAD_GIB": "1",
             "SPARKCTL_ENGRAM_LOOKAHEAD_DEPTH": "128",
             "SPARKCTL_ENGRAM_BUFFERED": "1" if options.buffered else "0",
-        }
+        } | dict(item.split("=", 1) for item in options.ours_env)
     log = options.out / f"log-{side}-{spec}-{graph}.txt"
     return Server(
         side=side, spec=spec, graph=graph, port=port, command=command, environment=environment, log=log
@@ -208,227 +187,9 @@ def await_ready(server: Server, limit_s: float) -> None:
 
 def stop(server: Server) -> None:
     if server.process is not None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(server.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         server.process.wait()
-
-
-def get(server: Server, path: str, timeout_s: float = 30) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=timeout_s) as reply:
-        return reply.read().decode()
-
-
-def generate(
-    server: Server, prompts: list[list[int]], tokens: int, timeout_s: float = 580, **sampling: Any
-) -> list[dict[str, Any]]:
-    body = {
-        "input_ids": prompts,
-        "sampling_params": {"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True} | sampling,
-    }
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{server.port}/generate",
-        data=json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=timeout_s) as reply:
-        return json.loads(reply.read())
-
-
-def make_prompt(seed: int, length: int) -> list[int]:
-    generator = random.Random(seed)
-    return [generator.randrange(FIRST_TOKEN, LAST_TOKEN) for _ in range(length)]
-
-
-def equality_prompts(count: int) -> list[list[int]]:
-    """16 to 16,384 tokens, evenly in the logarithm."""
-    lengths = [round(16 * 1024 ** (idx / (count - 1))) for idx in range(count)]
-    return [make_prompt(1000 + idx, length) for idx, length in enumerate(lengths)]
-
-
-def read_metrics(server: Server) -> dict[str, float]:
-    values = {}
-    for line in get(server, "/metrics").splitlines():
-        if line.startswith("sparkctl_engram"):
-            name, _, value = line.rpartition(" ")
-            values[name] = float(value)
-    return values
-
-
-def metric_change(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    return {
-        name: value - before.get(name, 0.0) for name, value in after.items() if value != before.get(name, 0.0)
-    }
-
-
-Pair = tuple[Server, Server]
-
-
-def phase_equality(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
-    """One prompt at a time on both sides, side by side; tokens must be the same."""
-    prompts = equality_prompts(options.prompts)
-
-    def run(server: Server) -> list[list[int]]:
-        return [generate(server, [prompt], options.new_tokens)[0]["output_ids"] for prompt in prompts]
-
-    with ThreadPoolExecutor(2) as pool:
-        stock, ours = pool.map(run, pair)
-    different = [idx for idx, (left, right) in enumerate(zip(stock, ours, strict=True)) if left != right]
-    again = [
-        idx
-        for idx in different[:4]
-        if generate(pair[0], [prompts[idx]], options.new_tokens)[0]["output_ids"] != stock[idx]
-    ]
-    return {
-        "prompts": len(prompts),
-        "lengths": [len(prompt) for prompt in prompts],
-        "new_tokens": options.new_tokens,
-        "equal": len(prompts) - len(different),
-        "different": [
-            {"prompt": idx, "length": len(prompts[idx]), "first": first_difference(stock[idx], ours[idx])}
-            for idx in different
-        ],
-        "stock_differs_from_itself": again,
-        "distinct_tokens": len({token for reply in stock for token in reply}),
-        "stock_tokens": stock,
-    }
-
-
-def first_difference(left: list[int], right: list[int]) -> int:
-    return next(
-        (idx for idx, (a, b) in enumerate(zip(left, right, strict=False)) if a != b),
-        min(len(left), len(right)),
-    )
-
-
-def phase_cached(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
-    """Decode with every row in the row cache: the same greedy replies over and over, stock and ours in turn."""
-    result: dict[str, Any] = {}
-    for batch in (1, 8, 16):
-        prompts = [make_prompt(5000 + 100 * batch + idx, 128) for idx in range(batch)]
-        for server in pair:  # fills row cache and prefix cache
-            generate(server, prompts, options.decode_tokens)
-        before = {server.side: read_metrics(server) for server in pair}
-        runs: dict[str, list[dict[str, float]]] = {server.side: [] for server in pair}
-        for repeat in range(options.repeats):
-            for server in pair if repeat % 2 == 0 else pair[::-1]:
-                runs[server.side].append(time_decode(server, prompts, options.decode_tokens))
-        rates = {
-            side: statistics.median(run["tokens_per_s"] for run in values) for side, values in runs.items()
-        }
-        time.sleep(2.2)  # two periods of the metrics
-        for server in pair:
-            generate(server, [make_prompt(1, 16)], 2)
-        after = {server.side: read_metrics(server) for server in pair}
-        change = metric_change(before["ours"], after["ours"])
-        result[str(batch)] = {
-            "runs": runs,
-            "tokens_per_s": rates,
-            "ours_over_stock": rates["ours"] / rates["stock"],
-            "exposed_wait_p95_us": wait_quantiles(change, 0.95),
-            "metrics_change": change,
-        }
-        print(pair[0].spec, pair[0].graph, "batch", batch, rates, rates["ours"] / rates["stock"], flush=True)
-    return result
-
-
-def time_decode(server: Server, prompts: list[list[int]], tokens: int, **sampling: Any) -> dict[str, float]:
-    """Two lengths; their difference is decode alone."""
-    short = 8
-    start_s = time.perf_counter()
-    generate(server, prompts, short, **sampling)
-    middle_s = time.perf_counter()
-    replies = generate(server, prompts, tokens, **sampling)
-    end_s = time.perf_counter()
-    seconds = (end_s - middle_s) - (middle_s - start_s)
-    meta = replies[0]["meta_info"]
-    return {
-        "seconds": seconds,
-        "tokens_per_s": len(prompts) * (tokens - short) / seconds,
-        "verify_steps": meta.get("spec_verify_ct", tokens),
-    }
-
-
-def wait_quantiles(change: dict[str, float], quantile: float) -> dict[str, str]:
-    """Per layer, the bound (microseconds) below which this share of the steps waited."""
-    layers: dict[str, dict[float, float]] = {}
-    for name, value in change.items():
-        if name.startswith("sparkctl_engram_exposed_wait_steps_total"):
-            labels = dict(part.split("=") for part in name.partition("{")[2].rstrip("}").split(","))
-            layers.setdefault(labels["layer"].strip('"'), {})[float(labels["le"].strip('"'))] = value
-    found = {}
-    for layer, counts in layers.items():
-        total = counts.get(float("inf"), 0)
-        reached = [bound for bound, count in sorted(counts.items()) if total and count >= quantile * total]
-        found[layer] = f"<= {reached[0]} us of {total:.0f} steps" if reached else "none"
-    return found
-
-
-def phase_cold(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
-    """Decode of sampled (diverse) tokens never seen before: rows come from the disk."""
-    result: dict[str, Any] = {}
-    for batch in (1, 8, 16):
-        runs: dict[str, list[dict[str, Any]]] = {server.side: [] for server in pair}
-        for repeat in range(options.repeats):
-            prompts = [make_prompt(900_000 + 1000 * batch + 50 * repeat + idx, 64) for idx in range(batch)]
-            for server in pair if repeat % 2 == 0 else pair[::-1]:
-                before = read_metrics(server)
-                run: dict[str, Any] = dict(time_decode(server, prompts, 256, temperature=1.0))
-                time.sleep(1.1)
-                generate(server, [make_prompt(2, 16)], 2)
-                time.sleep(1.1)
-                generate(server, [make_prompt(2, 16)], 2)
-                run["metrics_change"] = metric_change(before, read_metrics(server))
-                runs[server.side].append(run)
-        result[str(batch)] = runs
-        print(
-            "cold",
-            pair[0].spec,
-            batch,
-            {side: [run["tokens_per_s"] for run in values] for side, values in runs.items()},
-            flush=True,
-        )
-    return result
-
-
-def phase_prefill(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
-    """Unique random prompts: every row is cold, nothing repeats."""
-    result: dict[str, Any] = {}
-    for length in (8192, 32768):
-        runs: dict[str, list[dict[str, Any]]] = {server.side: [] for server in pair}
-        for server in pair:  # kernels of this shape
-            generate(server, [make_prompt(70 + length, length)], 1)
-        for repeat in range(options.repeats):
-            prompt = make_prompt(3_000_000 + length + repeat, length)
-            for server in pair if repeat % 2 == 0 else pair[::-1]:
-                before = read_metrics(server)
-                begin = time.perf_counter()
-                generate(server, [prompt], 1)
-                seconds = time.perf_counter() - begin
-                time.sleep(1.1)
-                generate(server, [make_prompt(3, 16)], 2)
-                runs[server.side].append(
-                    {"seconds": seconds, "metrics_change": metric_change(before, read_metrics(server))}
-                )
-                get(server, "/flush_cache")
-        result[str(length)] = runs
-        print(
-            "prefill",
-            pair[0].spec,
-            length,
-            {side: [round(run["seconds"], 4) for run in values] for side, values in runs.items()},
-            flush=True,
-        )
-    return result
-
-
-PHASES: dict[str, Callable[[Pair, argparse.Namespace], dict[str, Any]]] = {
-    "equality": phase_equality,
-    "cached": phase_cached,
-    "cold": phase_cold,
-    "prefill": phase_prefill,
-}
 
 
 def serve(options: argparse.Namespace) -> None:
@@ -478,7 +239,7 @@ def first_words(servers: list[Server], options: argparse.Namespace) -> None:
             generate(
                 server, [make_prompt(10 + idx, 64) for idx in range(16)], 8, timeout_s=options.first_limit_s
             )
-        except Exception as error:  # recorded: the other servers go on
+        except Exception as error:  # noqa: BLE001, recorded: the other servers go on
             server.error = f"first words: {error!r}"
         print(server.name, server.facts, server.error, f"{time.monotonic() - begin:.1f} s", flush=True)
 
@@ -492,13 +253,13 @@ def run_phase(name: str, pair: Pair, options: argparse.Namespace) -> dict[str, A
     begin = time.monotonic()
     try:
         result = PHASES[name](pair, options)
-    except Exception:  # recorded: the other phases go on
+    except Exception:  # noqa: BLE001, recorded: the other phases go on
         result = {"error": traceback.format_exc()}
     result["phase_s"] = time.monotonic() - begin
     short = {
         key: value
         for key, value in result.items()
-        if key in ("equal", "prompts", "different", "error", "phase_s")
+        if key in ("equal", "stock_repeats", "equal_where_stock_repeats", "prompts", "error", "phase_s")
     }
     print(name, pair[0].spec, pair[0].graph, json.dumps(short)[:1500], flush=True)
     return result
@@ -567,8 +328,11 @@ def main() -> None:
     parser.add_argument("--decode-tokens", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--stagger-s", type=float, default=0.0)
-    parser.add_argument("--start-limit-s", type=float, default=400)
-    parser.add_argument("--first-limit-s", type=float, default=550)
+    # A fresh machine compiled kernels for over ten minutes before it was up.
+    parser.add_argument("--start-limit-s", type=float, default=1500)
+    parser.add_argument("--first-limit-s", type=float, default=1500)
+    parser.add_argument("--chunked-prefill-size", type=int, default=8192)
+    parser.add_argument("--ours-env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--server-arg", action="append", default=[])
     options = parser.parse_args()
     options.work, options.out = options.work.absolute(), options.out.absolute()

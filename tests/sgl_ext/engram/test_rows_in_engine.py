@@ -1,0 +1,109 @@
+"""SGLang's own engine on the CPU: Engram rows from packed files against its tables in memory.
+
+Same kernels, same order of sums: tokens and every log-probability must be the same to the bit.
+"""
+
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tests.sgl_ext
+
+pytestmark = [
+    pytest.mark.sglang,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="needs the sglang wheel"),
+]
+
+SCRIPT = Path(next(iter(tests.sgl_ext.__path__))) / "run_engine.py"
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(3, 900) for _ in range(length)]
+
+
+LONG = prompt(700, seed=2)
+# Decode, several prefill chunks, a prefix-cache hit, and the same prompt once more.
+REQUESTS = [
+    {"ids": prompt(33, seed=1), "new": 10, "last": 8},
+    {"ids": LONG, "new": 6, "last": 8},
+    {"ids": LONG[:600] + prompt(60, seed=3), "new": 6, "last": 8},
+    {"ids": LONG, "new": 6, "last": 8},
+]
+
+
+def run_engine(
+    folder: Path, model: Path, *, tp: int, packed: Path | None, requests: list[dict[str, Any]]
+) -> subprocess.CompletedProcess[str]:
+    folder.mkdir()
+    (folder / "reports").mkdir()
+    engine = {"model_path": str(model), "tp_size": tp, "port": 43000 + 200 * tp, "chunked_prefill_size": 256}
+    (folder / "job.json").write_text(json.dumps({"engine": engine, "requests": requests}))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARKCTL_")}
+    environment |= {
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(tp)),
+        "SPARKCTL_REPORT_DIR": str(folder / "reports"),
+    }
+    if packed is not None:
+        environment |= {
+            "SPARKCTL_ENGRAM_DIR": str(packed),
+            "SPARKCTL_ENGRAM_BUFFERED": "1",
+            "SPARKCTL_ENGRAM_CACHE_GIB": "0",
+            "SPARKCTL_ENGRAM_LOOKAHEAD_GIB": "0",
+        }
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), "job.json", "out.json"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_text_and_log_probabilities_are_those_of_the_tables_in_memory(
+    tp: int, model_dir: Path, packed_dir: Path, tmp_path: Path
+) -> None:
+    answers = {}
+    for name, packed in (("memory", None), ("disk", packed_dir)):
+        done = run_engine(tmp_path / name, model_dir, tp=tp, packed=packed, requests=REQUESTS)
+        out = tmp_path / name / "out.json"
+        assert out.is_file(), done.stderr[-4000:]
+        answers[name] = json.loads(out.read_text())
+    assert answers["disk"] == answers["memory"]
+    assert answers["disk"][2]["cached"] > 0
+    for rank in range(tp):
+        report = json.loads((tmp_path / "disk" / "reports" / f"rank-{rank:02d}.json").read_text())
+        assert "row_store" in report["hook_sets"]
+        targets = {hook["target"].rsplit(".", 1)[-1] for hook in report["hooks"]}
+        assert {"EngramEmbedding", "from_model", "stream_output"} <= targets
+
+
+def test_missing_table_refuses_the_start_with_its_name(
+    model_dir: Path, packed_dir: Path, tmp_path: Path
+) -> None:
+    part = tmp_path / "packed"
+    part.mkdir()
+    for path in packed_dir.iterdir():
+        if "layer-01" in path.name or path.name == "manifest.json":
+            (part / path.name).write_bytes(path.read_bytes())
+    run_engine(tmp_path / "run", model_dir, tp=1, packed=part, requests=REQUESTS[:1])
+    assert not (tmp_path / "run" / "out.json").exists()
+    refusal = json.loads((tmp_path / "run" / "reports" / "refusal-rank-00.json").read_text())
+    assert "packed Engram table of layer 3 for rank 0 of 1 must exist" in refusal["message"]
+    assert "sparkctl engram pack" in refusal["hint"]
