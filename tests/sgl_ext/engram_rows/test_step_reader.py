@@ -9,7 +9,7 @@ from engram._core import READ_NOW_ADDRESS
 
 from engram.row_store import RowStore, open_row_store
 from sgl_ext.engram.payload import PayloadLayout
-from tests.sgl_ext.engram.conftest import LAYERS
+from tests.sgl_ext.engram_rows.conftest import LAYERS
 
 _native = pytest.importorskip("sgl_ext.engram._native")
 

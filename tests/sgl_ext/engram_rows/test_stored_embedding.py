@@ -17,7 +17,7 @@ from torch import multiprocessing  # noqa: E402
 from engram.checkpoint import open_checkpoint  # noqa: E402
 from sgl_ext.errors import EngramReadError, SettingError  # noqa: E402
 from sgl_ext.stand_ins import add_stand_ins  # noqa: E402
-from tests.sgl_ext.engram.conftest import LAYERS, REVISION  # noqa: E402
+from tests.sgl_ext.engram_rows.conftest import LAYERS, REVISION  # noqa: E402
 
 pytestmark = pytest.mark.sglang
 

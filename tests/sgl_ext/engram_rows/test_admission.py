@@ -15,7 +15,7 @@ from engram.row_store import RowStore, open_row_store  # noqa: E402
 from engram.token_map import load_token_map  # noqa: E402
 from sgl_ext.engram.admission import AdmissionLookahead, make_windows  # noqa: E402
 from sgl_ext.engram.open_rank_store import EngramTable  # noqa: E402
-from tests.sgl_ext.engram.conftest import LAYERS, REVISION  # noqa: E402
+from tests.sgl_ext.engram_rows.conftest import LAYERS, REVISION  # noqa: E402
 
 
 class Hasher:
