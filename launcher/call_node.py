@@ -22,7 +22,15 @@ from launcher.errors import NodeFailed, PreflightRefused
 from launcher.remote import Remote, RemoteStream
 
 PACKAGE = Path(__file__).parent
-NODE_FILES = ("__init__.py", "redact.py")
+# Beside launcher/node: the mask of secrets, and the reader of checkpoints with its refusals.
+NODE_FILES = (
+    "__init__.py",
+    "redact.py",
+    "errors.py",
+    "fit/__init__.py",
+    "fit/read_checkpoint.py",
+    "fit/safetensors_header.py",
+)
 BOOTSTRAP = (
     "import os,sys;"
     "i=sys.stdin.buffer;"

@@ -11,7 +11,20 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli import doctor, down, engram, fit, logs, plan, recipe, status, tiny_model, topology, up
+from launcher.cli import (
+    doctor,
+    down,
+    engram,
+    fit,
+    logs,
+    plan,
+    recipe,
+    status,
+    tiny_model,
+    topology,
+    up,
+    weights,
+)
 from launcher.cli.show_error import show_error
 from launcher.errors import SparkctlError
 
@@ -41,6 +54,7 @@ app.command("fit")(fit.fit)
 app.add_typer(engram.app, name="engram")
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(topology.app, name="topology")
+app.add_typer(weights.app, name="weights")
 app.command("tiny-model")(tiny_model.tiny_model)
 
 

@@ -60,6 +60,10 @@ def handle(request: dict[str, Any]) -> None:
         from launcher.node.collective import collective
 
         collective(**request)
+    elif verb.startswith("weights_"):
+        from launcher.node.weights_verbs import weights_verb
+
+        weights_verb(verb, request)
     else:
         raise Refused(f"verb must be one the node code knows, got {verb!r}", "update sparkctl")
 
