@@ -9,10 +9,10 @@ _FP4_GRID = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 
 def round_fp4(values: torch.Tensor) -> torch.Tensor:
     """Nearest e2m1 value within +-6; halfway goes to the grid point of even index."""
-    size = values.abs().clamp(max=6.0).unsqueeze(-1)
+    size = values.abs().clamp(max=6.0).double().unsqueeze(-1)
     distance = (size - _FP4_GRID).abs()
-    # An odd grid point loses a tie, an even one wins it.
-    odd = torch.arange(8) % 2 * 1e-9
+    # An odd grid point loses a tie; in fp64, where this is far below any fp32 difference and yet counts.
+    odd = torch.arange(8) % 2 * 1e-12
     return _FP4_GRID[(distance + odd).argmin(-1)] * values.sign()
 
 
