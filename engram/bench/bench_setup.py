@@ -28,9 +28,10 @@ class BenchSetup:
         ids = np.unique(self.rng.integers(0, self.header.num_rows, count + count // 8 + 64))
         return self.rng.permutation(ids)[:count].astype(np.int64)
 
-    def chunk(self, kind: Kind, chunk_idx: int) -> NDArray[np.int64]:
+    def chunk(self, kind: Kind, chunk_idx: int, *, mixed: bool = False) -> NDArray[np.int64]:
         """Ids [tokens x columns] of the trace's chunk, as one prefill step asks for them."""
-        rows = self.traces[kind].row_ids[chunk_idx * CHUNK_TOKENS : (chunk_idx + 1) * CHUNK_TOKENS]
+        trace = self.traces[kind].mixed if mixed else self.traces[kind].together
+        rows = trace[chunk_idx * CHUNK_TOKENS : (chunk_idx + 1) * CHUNK_TOKENS]
         assert len(rows) == CHUNK_TOKENS, "the trace is too short"
         return np.ascontiguousarray(rows).reshape(-1)
 

@@ -38,6 +38,8 @@ MEASUREMENTS: dict[str, Measurement] = {
     "code": lambda setup: measure_cold_text(setup, "code"),
     "cache-prose": lambda setup: measure_steady_cache(setup, "prose"),
     "cache-code": lambda setup: measure_steady_cache(setup, "code"),
+    "cache-prose-mixed": lambda setup: measure_steady_cache(setup, "prose", mixed=True),
+    "cache-code-mixed": lambda setup: measure_steady_cache(setup, "code", mixed=True),
     "decode": lambda setup: [measure_decode_p50(setup)],
     "decode-lookahead": lambda setup: [measure_decode_beside_lookahead(setup)],
     "cpu-hit": lambda setup: [measure_hit_cpu(setup, "prose")],

@@ -1,11 +1,10 @@
 """Row ids of real text: files found on the machine, a BPE tokenizer trained on them, V4.1's hash.
 
-Prose is documentation (Markdown, reStructuredText, POD, plain text), code is Python and C. A file is taken
-once by content, in an order that mixes projects, so that no licence text or vendored copy repeats.
+Prose is documentation (Markdown, reStructuredText, POD, plain text), code is Python and C. Equal files are
+taken once, so that no licence text or vendored copy repeats.
 """
 
 import hashlib
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,34 +27,47 @@ SUFFIXES: dict[Kind, tuple[str, ...]] = {
 }
 MIN_FILE_BYTES = 2_000
 MAX_FILE_BYTES = 400_000
-# Enough for a warm cache of 64 k tokens and the measured chunks after it.
 MAX_KIND_BYTES = 24_000_000
 VOCAB_SIZE = 48_000
+# Enough for every chunk that a measurement reads.
+MAX_TOKENS = 160 * 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTrace:
+    """Files in two orders: `together` as a long prompt or a session on one project has them, `mixed` with
+    each file from another project, the hardest order for any cache."""
+
     kind: Kind
-    row_ids: NDArray[np.int64]  # [tokens, columns]
+    together: NDArray[np.int64]  # [tokens, columns]
+    mixed: NDArray[np.int64]
     num_files: int
     num_bytes: int
 
 
 def load_traces(cache_dir: Path, roots: tuple[Path, ...], column_rows: int) -> dict[Kind, TextTrace]:
     """Finds the text, trains the tokenizer and hashes; keeps the token ids in cache_dir for the next run."""
-    token_files = {kind: cache_dir / f"tokens-{kind}.npy" for kind in SUFFIXES}
-    notes_file = cache_dir / "tokens.json"
-    tokenizer_file = cache_dir / "tokenizer.json"
-    if not all(path.is_file() for path in (*token_files.values(), notes_file, tokenizer_file)):
+    paths = [cache_dir / f"{kind}.npz" for kind in SUFFIXES]
+    if not all(path.is_file() for path in (*paths, cache_dir / "tokenizer.json")):
         _tokenize_machine_text(cache_dir, roots)
-    notes = json.loads(notes_file.read_text())
-    tokenizer = Tokenizer.from_file(str(tokenizer_file))
-    token_map = build_token_map(tokenizer)
+    token_map = build_token_map(Tokenizer.from_file(str(cache_dir / "tokenizer.json")))
     hasher = RowHasher(make_layout(column_rows, token_map.num_classes), token_map, pad_token_id=2)
+
+    def rows(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.ascontiguousarray(hasher.hash_prompt(tokens[:MAX_TOKENS])[:, 0, :])
+
     traces: dict[Kind, TextTrace] = {}
-    for kind, path in token_files.items():
-        ids = hasher.hash_prompt(np.load(path))
-        traces[kind] = TextTrace(kind=kind, row_ids=np.ascontiguousarray(ids[:, 0, :]), **notes[kind])
+    for kind, path in zip(SUFFIXES, paths, strict=True):
+        with np.load(path) as saved:
+            files = np.split(saved["tokens"], saved["starts"][1:])
+            order = np.random.default_rng(0).permutation(len(files))
+            traces[kind] = TextTrace(
+                kind=kind,
+                together=rows(saved["tokens"]),
+                mixed=rows(np.concatenate([files[idx] for idx in order])),
+                num_files=len(files),
+                num_bytes=int(saved["num_bytes"]),
+            )
     return traces
 
 
@@ -63,43 +75,55 @@ def _tokenize_machine_text(cache_dir: Path, roots: tuple[Path, ...]) -> None:
     cache_dir.mkdir(parents=True, exist_ok=True)
     texts = {kind: _collect(kind, roots) for kind in SUFFIXES}
     tokenizer = _train([text for kind_texts in texts.values() for text in kind_texts])
-    notes = {}
     for kind, kind_texts in texts.items():
-        encoded = tokenizer.encode_batch(kind_texts, add_special_tokens=False)
-        tokens = np.concatenate([np.array(item.ids, dtype=np.int64) for item in encoded])
-        np.save(cache_dir / f"tokens-{kind}.npy", tokens)
-        notes[kind] = {
-            "num_files": len(kind_texts),
-            "num_bytes": sum(len(text.encode()) for text in kind_texts),
-        }
+        encoded = [item.ids for item in tokenizer.encode_batch(kind_texts, add_special_tokens=False)]
+        np.savez(
+            cache_dir / f"{kind}.npz",
+            tokens=np.concatenate([np.array(ids, dtype=np.int64) for ids in encoded]),
+            starts=np.cumsum([0, *(len(ids) for ids in encoded[:-1])]),
+            num_bytes=sum(len(text.encode()) for text in kind_texts),
+        )
     tokenizer.save(str(cache_dir / "tokenizer.json"))
-    (cache_dir / "tokens.json").write_text(json.dumps(notes))
 
 
 def _collect(kind: Kind, roots: tuple[Path, ...]) -> list[str]:
-    paths = sorted(path for root in roots for path in _walk(root) if path.suffix in SUFFIXES[kind])
-    random.Random(0).shuffle(paths)
-    texts, seen, num_bytes = [], set(), 0
-    for path in paths:
-        raw = path.read_bytes()
-        digest = hashlib.sha256(raw).digest()
-        if digest in seen or not MIN_FILE_BYTES <= len(raw) <= MAX_FILE_BYTES:
+    """Texts project by project (the folder above a file's own), projects in random order."""
+    projects: dict[Path, list[Path]] = {}
+    for path in sorted(path for root in roots for path in _walk(root) if path.suffix in SUFFIXES[kind]):
+        projects.setdefault(path.parents[1], []).append(path)
+    order = list(projects)
+    random.Random(0).shuffle(order)
+    texts: list[str] = []
+    seen: set[bytes] = set()
+    num_bytes = 0
+    for path in (path for project in order for path in projects[project]):
+        text = _read_once(path, seen)
+        if text is None:
             continue
-        seen.add(digest)
-        try:
-            texts.append(raw.decode())
-        except UnicodeDecodeError:
-            continue
-        num_bytes += len(raw)
+        texts.append(text)
+        num_bytes += len(text)
         if num_bytes >= MAX_KIND_BYTES:
-            break
-    if num_bytes < MAX_KIND_BYTES // 10:
+            return texts
+    if num_bytes < MAX_KIND_BYTES // 4:
         raise EngramError(
-            f"text for the {kind} trace must be at least {MAX_KIND_BYTES // 10} bytes, got {num_bytes} "
+            f"text for the {kind} trace must be at least {MAX_KIND_BYTES // 4} bytes, got {num_bytes} "
             f"({', '.join(map(str, roots))}).",
             hint="name folders with documentation and source code: --text DIRECTORY",
         )
     return texts
+
+
+def _read_once(path: Path, seen: set[bytes]) -> str | None:
+    """The file's text; None when it is not UTF-8, of no useful size, or a copy of one read before."""
+    raw = path.read_bytes()
+    digest = hashlib.sha256(raw).digest()
+    if digest in seen or not MIN_FILE_BYTES <= len(raw) <= MAX_FILE_BYTES:
+        return None
+    seen.add(digest)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _walk(root: Path) -> Iterator[Path]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engram import _core
-from engram.errors import RequestCancelled, RowIdError, WaitTimeout
+from engram.errors import EngramError, RequestCancelled, RowIdError, WaitTimeout
 from engram.row_source import Priority, RowPlanes
 from engram.row_store import RowStore, open_row_store
 from engram.self_test import Expected
@@ -23,7 +23,7 @@ CACHED = {"cache_bytes": 200_000, "lookahead_budget_bytes": 100_000}
 
 
 def open_folder(folder: PackedFolder, **options) -> RowStore:
-    # The test folder may lie on a file system that keeps files in memory; test_row_store_open.py is about that.
+    # The test folder may lie on a file system that keeps files in memory: see test_row_store_open.py.
     return open_row_store(folder.files, **({"allow_buffered": True, "self_test_blocks": 1} | options))
 
 
@@ -160,7 +160,7 @@ def test_32_threads_at_once(folder: PackedFolder, backend: str) -> None:
                 ids = rng.choice(folder.owned_ids(layer_id), int(rng.integers(1, 600)))
                 if not np.array_equal(joined(store.read_rows(layer_id, ids)), folder.tables[layer_id][ids]):
                     failures.append(f"wrong rows in thread {seed}")
-        except Exception as error:
+        except EngramError as error:
             failures.append(error)
 
     with open_folder(folder, backend=backend, **CACHED) as store:

@@ -88,7 +88,7 @@ def test_a_swapped_rank_file_is_refused(folder: PackedFolder, tmp_path: Path) ->
 
 def test_rows_of_a_wrong_rank_under_a_right_header_are_refused(folder: PackedFolder) -> None:
     header = folder.headers[1]
-    shifted = folder.tables[1][list(range(1, len(folder.tables[1]))) + [0]]
+    shifted = folder.tables[1][[*range(1, len(folder.tables[1])), 0]]
     folder.files[0].write_bytes(pack_header(header) + paginate(shifted, header))
     with pytest.raises(TableFormatError, match="checksum"):
         open_all(folder, self_test_blocks=1)
