@@ -14,7 +14,7 @@ from launcher.remote import Remote
 from launcher.run_on_all import run_on_all
 from launcher.topology import Node
 
-ANSWER_TIMEOUT_S = 12.0
+ANSWER_TIMEOUT_S = 20.0
 # Where a loader looks before it looks where the engine was linked to.
 LOADER_NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
 

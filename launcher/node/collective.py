@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import time
+from typing import Any
 
 from launcher.node.answer import answer
 
@@ -17,8 +18,11 @@ KEPT_LINES = 6
 TRANSPORT = re.compile(r"NET/(IB|Socket) : Using|Using network \w+|NET/IB : No device found|via NET/\w+")
 
 
-def collective(*, argv: list, environment: dict, settings: dict, limit_s: float) -> None:
-    """`argv`: the engine's Python, perhaps within docker. Ends the rank when time is up or the launcher hangs up.
+def collective(
+    *, argv: list[Any], environment: dict[str, Any], settings: dict[str, Any], limit_s: float
+) -> None:
+    """`argv`: the engine's Python, perhaps within docker. Ends the rank when time is up or the launcher
+    hangs up.
 
     Lines: what the rank tells, then {"end": {status, timed_out, seconds, tail, transport}}.
     """
@@ -32,17 +36,19 @@ def collective(*, argv: list, environment: dict, settings: dict, limit_s: float)
     except OSError as error:
         answer({"end": _end(None, False, 0.0, [f"{argv[0]}: {os.strerror(error.errno or 0)}"], [])})
         return
-    tail: list = []
-    transport: list = []
+    assert rank.stdout is not None
+    said = rank.stdout.fileno()
+    tail: list[Any] = []
+    transport: list[Any] = []
     timed_out = True
     pending = b""
     try:
         while time.monotonic() - started < limit_s:
-            readable, _, _ = select.select([0, rank.stdout], [], [], 0.5)
+            readable, _, _ = select.select([0, said], [], [], 0.5)
             if 0 in readable and not os.read(0, 4096):
                 return
-            if rank.stdout in readable:
-                data = os.read(rank.stdout.fileno(), 65536)
+            if said in readable:
+                data = os.read(said, 65536)
                 if not data:
                     timed_out = False
                     break
@@ -53,10 +59,13 @@ def collective(*, argv: list, environment: dict, settings: dict, limit_s: float)
         if timed_out:
             _kill(rank)
         status = rank.wait()
+        rank.stdout.close()
     answer({"end": _end(status, timed_out, time.monotonic() - started, tail, transport)})
 
 
-def _end(status: int | None, timed_out: bool, seconds: float, tail: list, transport: list) -> dict:
+def _end(
+    status: int | None, timed_out: bool, seconds: float, tail: list[Any], transport: list[Any]
+) -> dict[str, Any]:
     return {
         "status": status,
         "timed_out": timed_out,
@@ -66,7 +75,7 @@ def _end(status: int | None, timed_out: bool, seconds: float, tail: list, transp
     }
 
 
-def _take(line: str, tail: list, transport: list) -> None:
+def _take(line: str, tail: list[Any], transport: list[Any]) -> None:
     if line.startswith('{"probe":'):
         try:
             answer(json.loads(line))
@@ -79,7 +88,7 @@ def _take(line: str, tail: list, transport: list) -> None:
         tail[:] = [*tail, line.strip()[:300]][-KEPT_LINES:]
 
 
-def _kill(rank: subprocess.Popen) -> None:
+def _kill(rank: subprocess.Popen[bytes]) -> None:
     try:
         os.killpg(rank.pid, signal.SIGTERM)  # docker's client passes it on to the container
         rank.wait(timeout=2)

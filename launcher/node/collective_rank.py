@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from datetime import timedelta
+from typing import Any
 
 
 def say(**values: object) -> None:
@@ -37,7 +38,7 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def measure(torch, dist, device, size_bytes: int, settings: dict) -> dict:
+def measure(torch: Any, dist: Any, device: Any, size_bytes: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Best and median seconds of all-reduce; the first round is not counted, it opens connections."""
     num_rounds = settings["rounds"] if size_bytes <= settings["small_bytes"] else 1
     data = torch.ones(size_bytes // 4, dtype=torch.float32, device=device)

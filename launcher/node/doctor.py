@@ -5,10 +5,11 @@ Each part stands alone: one that fails is `{"problem": why}`, and the others are
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from launcher.node.facts_fabric import fabric_facts
 from launcher.node.facts_gpu import gpu_facts
@@ -19,15 +20,25 @@ from launcher.node.probe_root import ProbeRoot
 
 
 def doctor(
-    *, parts: list, peers: dict, paths: dict, model_path: str | None, engine_python: str, runtime: str,
-    image: str | None, environment: dict, home: str | None = None, root: str = "/",
-) -> dict:  # fmt: skip
-    """`parts`: which of host, fabric, gpu, storage, software. Clock readings frame the work, for the clock skew."""
+    *,
+    parts: list[str],
+    peers: dict[str, Any],
+    paths: dict[str, Any],
+    model_path: str | None,
+    engine_python: str,
+    runtime: str,
+    image: str | None,
+    environment: dict[str, Any],
+    home: str | None = None,
+    root: str = "/",
+) -> dict[str, Any]:
+    """`parts`: which of host, fabric, gpu, storage, software. Clock readings frame the work, for the clock
+    skew."""
     started_unix = time.time()
     here = ProbeRoot(root)
-    home = home or os.path.expanduser("~")
+    home = home or str(Path.home())
     python = engine_python.replace("~", home, 1) if engine_python.startswith("~") else engine_python
-    makers: dict[str, Callable[[], dict]] = {
+    makers: dict[str, Callable[[], dict[str, Any]]] = {
         "host": lambda: host_facts(here),
         "fabric": lambda: fabric_facts(here, peers=peers, home=home),
         "gpu": lambda: gpu_facts(here),
@@ -36,7 +47,7 @@ def doctor(
             here, engine_python=python, runtime=runtime, image=image, environment=environment
         ),
     }
-    answer: dict = dict.fromkeys(parts)
+    answer: dict[str, Any] = dict.fromkeys(parts)
     threads = [threading.Thread(target=_make, args=(answer, part, makers[part])) for part in parts]
     for thread in threads:  # tools are waited for, side by side
         thread.start()
@@ -47,8 +58,8 @@ def doctor(
     return answer
 
 
-def _make(answer: dict, part: str, make: Callable[[], dict]) -> None:
+def _make(answer: dict[str, Any], part: str, make: Callable[[], dict[str, Any]]) -> None:
     try:
         answer[part] = make()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - thread edge: one part must not hide the others
         answer[part] = {"problem": f"{type(error).__name__}: {error}"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from launcher.node.probe_root import ProbeRoot
 from launcher.node.rdma_ports import rdma_devices
@@ -12,7 +13,7 @@ HOTPLUG_SWITCH = "/etc/nvidia/cx7-hotplug-enabled"
 NCCL_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
 
 
-def fabric_facts(root: ProbeRoot, *, peers: dict, home: str) -> dict:
+def fabric_facts(root: ProbeRoot, *, peers: dict[str, Any], home: str) -> dict[str, Any]:
     """`peers`: name -> addresses of the other nodes, for the routes to them."""
     return {
         "interfaces": _interfaces(root),
@@ -30,7 +31,7 @@ def fabric_facts(root: ProbeRoot, *, peers: dict, home: str) -> dict:
     }
 
 
-def _interfaces(root: ProbeRoot) -> list[dict]:
+def _interfaces(root: ProbeRoot) -> list[dict[str, Any]]:
     addresses = _addresses(root)
     found = []
     for name in root.names("/sys/class/net"):
@@ -58,7 +59,7 @@ def _interfaces(root: ProbeRoot) -> list[dict]:
     return found
 
 
-def _json(text: str) -> list[dict]:
+def _json(text: str) -> list[dict[str, Any]]:
     try:
         value = json.loads(text or "[]")
     except ValueError:
@@ -80,15 +81,15 @@ def _addresses(root: ProbeRoot) -> dict[str, list[str]]:
     }
 
 
-def _route(root: ProbeRoot, address: str) -> dict:
+def _route(root: ProbeRoot, address: str) -> dict[str, Any]:
     said = root.tool("ip", "-j", "route", "get", address)
     rows = _json(said.stdout)
     row = rows[0] if said.is_good and rows else {}
-    return {"to": address, "interface": row.get("dev"), "source": row.get("prefsrc"), "via": row.get("gateway"),
-            "problem": None if row else said.first_line}  # fmt: skip
+    return {"to": address, "interface": row.get("dev"), "source": row.get("prefsrc"),
+            "via": row.get("gateway"), "problem": None if row else said.first_line}  # fmt: skip
 
 
-def _neighbours(root: ProbeRoot) -> list[dict]:
+def _neighbours(root: ProbeRoot) -> list[dict[str, Any]]:
     said = root.tool("ip", "-j", "-4", "neigh", "show")
     return [
         {
@@ -103,7 +104,8 @@ def _neighbours(root: ProbeRoot) -> list[dict]:
 
 
 def _forward_policy(root: ProbeRoot) -> str | None:
-    """`DROP` or `ACCEPT` of the first rule; None where this user may not ask, or where there is no iptables."""
+    """`DROP` or `ACCEPT` of the first rule; None where this user may not ask, or where there is no
+    iptables."""
     said = root.tool("iptables", "-S", "FORWARD", is_needed=False, timeout_s=1.0)
     match = re.search(r"^-P FORWARD (\w+)", said.stdout, re.MULTILINE)
     return match.group(1) if said.is_good and match else None
@@ -115,7 +117,7 @@ def _firewall(root: ProbeRoot) -> bool | None:
     return match.group(1).lower() == "yes" if match else None
 
 
-def _nccl_conf(root: ProbeRoot, home: str) -> list[dict]:
+def _nccl_conf(root: ProbeRoot, home: str) -> list[dict[str, Any]]:
     """Settings that NCCL reads behind the environment's back."""
     found = []
     for name in NCCL_FILES:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from launcher.node.probe_root import ProbeRoot
 
 FIELDS = (
@@ -10,14 +12,18 @@ FIELDS = (
 )  # fmt: skip
 
 
-def gpu_facts(root: ProbeRoot) -> dict:
-    """`gpus`: one map a GPU, values as printed; what the driver does not tell is None (a GB10 tells no memory)."""
+def gpu_facts(root: ProbeRoot) -> dict[str, Any]:
+    """`gpus`: one map a GPU, values as printed; what the driver does not tell is None (a GB10 tells no
+    memory)."""
     said = root.tool("nvidia-smi", "--query-gpu=" + ",".join(FIELDS), "--format=csv,noheader,nounits")
     rows = [[cell.strip() for cell in line.split(",")] for line in said.stdout.splitlines()]
     rows = [row for row in rows if len(row) == len(FIELDS)]
     if not said.is_good or not rows:
         return {"problem": said.first_line, "gpus": [], "processes": []}
-    gpus = [dict(zip([field.replace(".", "_") for field in FIELDS], map(_value, row))) for row in rows]
+    gpus = [
+        dict(zip([field.replace(".", "_") for field in FIELDS], map(_value, row), strict=True))
+        for row in rows
+    ]
     return {"problem": None, "gpus": gpus, "processes": _processes(root)}
 
 
@@ -25,7 +31,7 @@ def _value(cell: str) -> str | None:
     return None if cell.strip("[]").lower() in ("", "n/a", "not supported", "unknown error") else cell
 
 
-def _processes(root: ProbeRoot) -> list[dict]:
+def _processes(root: ProbeRoot) -> list[dict[str, Any]]:
     said = root.tool(
         "nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits"
     )

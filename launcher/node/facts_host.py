@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from launcher.node.facts_kernel_log import kernel_log_facts
 from launcher.node.probe_root import ProbeRoot
@@ -34,7 +35,7 @@ NUM_LISTED = 5
 SECRET_OPTION = re.compile(r"(--?[a-z-]*(?:key|token|password|secret)[= ])\S+", re.IGNORECASE)
 
 
-def host_facts(root: ProbeRoot) -> dict:
+def host_facts(root: ProbeRoot) -> dict[str, Any]:
     processes = _processes(root)
     release = root.text("/proc/sys/kernel/osrelease")
     return {
@@ -73,7 +74,7 @@ def _driver_installed(root: ProbeRoot) -> str | None:
     return found[-1] if found else None
 
 
-def _next_kernel(root: ProbeRoot) -> dict | None:
+def _next_kernel(root: ProbeRoot) -> dict[str, Any] | None:
     """The newest kernel in /boot: what the next boot takes, and whether it has an nvidia module."""
     names = [name[len("vmlinuz-") :] for name in root.names("/boot") if name.startswith("vmlinuz-")]
     if not names:
@@ -83,7 +84,7 @@ def _next_kernel(root: ProbeRoot) -> dict | None:
     return {"version": newest, "has_nvidia": modules is not None and "/nvidia.ko" in modules}
 
 
-def _memory(root: ProbeRoot) -> dict:
+def _memory(root: ProbeRoot) -> dict[str, Any]:
     """Bytes by name; read from /proc, because `free` translates its titles."""
     text = root.text("/proc/meminfo") or ""
     found = dict(re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE))
@@ -95,7 +96,7 @@ def _vmstat(root: ProbeRoot, key: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _processes(root: ProbeRoot) -> list[dict]:
+def _processes(root: ProbeRoot) -> list[dict[str, Any]]:
     found = []
     for name in root.names("/proc"):
         if not name.isdigit():
@@ -117,7 +118,7 @@ def _processes(root: ProbeRoot) -> list[dict]:
     return found
 
 
-def _limits(root: ProbeRoot) -> dict:
+def _limits(root: ProbeRoot) -> dict[str, Any]:
     """Soft limits as a process started over this connection has them; None stands for unlimited."""
     text = root.text("/proc/self/limits") or ""
     found = {}

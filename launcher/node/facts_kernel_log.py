@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from launcher.node.probe_root import ProbeRoot
 
@@ -18,7 +19,7 @@ KINDS = {
 }
 
 
-def kernel_log_facts(root: ProbeRoot) -> dict:
+def kernel_log_facts(root: ProbeRoot) -> dict[str, Any]:
     """`kinds`: kind -> {count, last lines}; `problem` when the log may not be read by this user."""
     log = root.tool(
         "journalctl", "-k", "-b", "-q", "--no-pager", "-n", "20000", "-o", "short-iso", is_needed=False
@@ -27,7 +28,7 @@ def kernel_log_facts(root: ProbeRoot) -> dict:
         log = root.tool("dmesg", is_needed=False)
     if not log.is_good:
         return {"problem": log.first_line, "kinds": {}, "earlyoom": []}
-    kinds = {}
+    kinds: dict[str, Any] = {}
     for line in log.stdout.splitlines():
         for kind, pattern in KINDS.items():
             if pattern.search(line):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pkgutil
 import re
+from typing import Any
 
 from launcher.node.probe_root import ProbeRoot
 
@@ -14,12 +15,13 @@ LIBRARY_DIRECTORIES = (
     "/usr/local/lib",
     "/usr/local/cuda/lib64",
 )
-IDENTITY_TIMEOUT_S = 8.0
+# Thousands of small files: a cold or busy disk needs seconds.
+IDENTITY_TIMEOUT_S = 15.0
 
 
 def software_facts(
-    root: ProbeRoot, *, engine_python: str, runtime: str, image: str | None, environment: dict
-) -> dict:
+    root: ProbeRoot, *, engine_python: str, runtime: str, image: str | None, environment: dict[str, Any]
+) -> dict[str, Any]:
     """`environment`: the engine's own, for the places where a loader would look for libraries first."""
     return {
         "identity": _identity(root, engine_python) if runtime != "docker" else None,
@@ -30,7 +32,7 @@ def software_facts(
     }
 
 
-def _identity(root: ProbeRoot, python: str) -> dict:
+def _identity(root: ProbeRoot, python: str) -> dict[str, Any]:
     """Asked of the engine's own Python, which knows where its packages are; it imports none of them."""
     code = (pkgutil.get_data("launcher.node", "engine_identity.py") or b"").decode()
     said = root.program(python, "-c", code, timeout_s=IDENTITY_TIMEOUT_S)
@@ -50,14 +52,14 @@ def _nccl_below(root: ProbeRoot, directories: tuple[str, ...]) -> list[str]:
     ]
 
 
-def _nccl_preferred(root: ProbeRoot, environment: dict) -> list[str]:
+def _nccl_preferred(root: ProbeRoot, environment: dict[str, Any]) -> list[str]:
     """NCCL libraries that LD_LIBRARY_PATH or LD_PRELOAD put before the one that the engine was built with."""
     places = tuple(item for item in environment.get("LD_LIBRARY_PATH", "").split(":") if item)
     preloaded = [item for item in re.split(r"[: ]", environment.get("LD_PRELOAD", "")) if "libnccl" in item]
     return [*_nccl_below(root, places), *preloaded]
 
 
-def _docker(root: ProbeRoot, image: str | None) -> dict:
+def _docker(root: ProbeRoot, image: str | None) -> dict[str, Any]:
     said = root.tool("docker", "image", "inspect", "--format", "{{.Id}}", image or "")
     return {"problem": None if said.is_good else said.first_line, "image_id": said.stdout.strip() or None}
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import posixpath
+from typing import Any
 
 from launcher.node.probe_root import ProbeRoot
 
@@ -17,7 +18,9 @@ MAX_LISTED = 5
 MAX_HASHED_BYTES = 64 << 20
 
 
-def storage_facts(root: ProbeRoot, *, paths: dict, home: str, model_path: str | None) -> dict:
+def storage_facts(
+    root: ProbeRoot, *, paths: dict[str, Any], home: str, model_path: str | None
+) -> dict[str, Any]:
     """`paths` as in the topology; `~` is the home on this node."""
     expanded = {
         key: value.replace("~", home, 1) if value.startswith("~") else value for key, value in paths.items()
@@ -34,13 +37,13 @@ def storage_facts(root: ProbeRoot, *, paths: dict, home: str, model_path: str | 
     }
 
 
-def _places(root: ProbeRoot, paths: dict[str, str]) -> list[dict]:
+def _places(root: ProbeRoot, paths: dict[str, str]) -> list[dict[str, Any]]:
     """df is a process of its own: a dead NFS server holds it, not us."""
     existing = {key: _existing(root, path) for key, path in paths.items()}
     targets = sorted(set(existing.values()))
     said = root.tool("df", "-B1", "--output=" + DF_COLUMNS, *(str(root.path(target)) for target in targets))
     rows = [line.split() for line in said.stdout.splitlines()[1:]]
-    by_target = dict(zip(targets, rows)) if len(rows) == len(targets) else {}
+    by_target = dict(zip(targets, rows, strict=True)) if len(rows) == len(targets) else {}
     read_only = _read_only_mounts(root)
     found = []
     for key, path in paths.items():
@@ -78,8 +81,9 @@ def _read_only_mounts(root: ProbeRoot) -> set[str]:
     return {row[1] for row in rows if len(row) > 3 and "ro" in row[3].split(",")}
 
 
-def _model(root: ProbeRoot, model_path: str, models: str, home: str) -> dict:
-    """Hashes of the small files: two nodes with the same ones serve the same model, if its shards are whole."""
+def _model(root: ProbeRoot, model_path: str, models: str, home: str) -> dict[str, Any]:
+    """Hashes of the small files: two nodes with the same ones serve the same model, if its shards are
+    whole."""
     path = (
         model_path.replace("~", home, 1) if model_path.startswith("~") else posixpath.join(models, model_path)
     )
@@ -107,7 +111,8 @@ def _all_names(root: ProbeRoot, path: str) -> list[str]:
 
 
 def _wrong_total(root: ProbeRoot, path: str, weights: list[str]) -> str | None:
-    """The index says how many bytes of tensors there are; files hold them and their headers, so never fewer."""
+    """The index says how many bytes of tensors there are; files hold them and their headers, so never
+    fewer."""
     text = root.text(posixpath.join(path, "model.safetensors.index.json"))
     try:
         index = json.loads(text) if text else {}
@@ -116,13 +121,13 @@ def _wrong_total(root: ProbeRoot, path: str, weights: list[str]) -> str | None:
         return "model.safetensors.index.json is no index"
     held = sum(_size(root, posixpath.join(path, name)) for name in weights if name in named)
     if isinstance(total, int) and named and named <= set(weights) and held < total:
-        return "its shards hold %d bytes, the index says %d" % (held, total)
+        return f"its shards hold {held} bytes, the index says {total}"
     return None
 
 
 def _sha256(root: ProbeRoot, path: str) -> str | None:
     try:
-        with open(root.path(path), "rb") as file:
+        with root.path(path).open("rb") as file:
             return hashlib.sha256(file.read(MAX_HASHED_BYTES)).hexdigest()
     except OSError:
         return None

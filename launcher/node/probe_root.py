@@ -16,7 +16,7 @@ TOOL_DIRECTORIES = (
     "bin",
     "usr/local/cuda/bin",
 )
-TOOL_TIMEOUT_S = 2.5
+TOOL_TIMEOUT_S = 4.0
 MAX_OUTPUT_BYTES = 8 << 20
 
 
@@ -37,7 +37,7 @@ class ToolOutput:
     def first_line(self) -> str:
         """What it said, in one line for people."""
         lines = (self.stdout + "\n" + self.stderr).strip().splitlines()
-        return self.problem or (lines[0].strip() if lines else "exit status %d without a word" % self.status)
+        return self.problem or (lines[0].strip() if lines else f"exit status {self.status} without a word")
 
 
 class ProbeRoot:
@@ -70,7 +70,7 @@ class ProbeRoot:
 
     def names(self, where: str) -> list[str]:
         try:
-            return sorted(os.listdir(self.path(where)))
+            return sorted(entry.name for entry in self.path(where).iterdir())
         except OSError:
             return []
 

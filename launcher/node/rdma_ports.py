@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import socket
+from typing import Any
 
 from launcher.node.probe_root import ProbeRoot
 
 VERBS = "/sys/class/infiniband"
 
 
-def rdma_devices(root: ProbeRoot) -> list[dict]:
+def rdma_devices(root: ProbeRoot) -> list[dict[str, Any]]:
     """One entry a device; names are never assumed: the netdev is what the kernel says."""
     names = root.names(VERBS)
     active_mtu = _active_mtu(root) if names else {}
@@ -45,7 +46,7 @@ def _active_mtu(root: ProbeRoot) -> dict[str, int]:
     return found
 
 
-def _gids(root: ProbeRoot, port: str) -> list[dict]:
+def _gids(root: ProbeRoot, port: str) -> list[dict[str, Any]]:
     """Filled slots only: an empty one has a GID of zeros, and no type."""
     gids = []
     for index in sorted((name for name in root.names(port + "/gids") if name.isdigit()), key=int):

@@ -1,10 +1,12 @@
-"""The listening half of the reachability probe: answers TCP and UDP, and tells which packets came to which port.
+"""The listening half of the reachability probe: answers TCP and UDP, and tells which packets came to which
+port.
 
 Lives until the launcher hangs up, at most MAX_S. Sends nothing but answers; keeps nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -13,6 +15,7 @@ import socket
 import struct
 import sys
 import time
+from typing import Any
 
 from launcher.node.answer import answer
 
@@ -20,8 +23,9 @@ MAX_S = 30.0
 IP_PKTINFO = 8  # Linux; Python 3.10 to 3.13 have no name for it
 
 
-def reach_listen(*, token: str, addresses: list, ports: list, hello_port: int) -> None:
-    """`addresses`: where this node is to be reached. `ports`: ports of the run that must be reachable, on the head.
+def reach_listen(*, token: str, addresses: list[Any], ports: list[Any], hello_port: int) -> None:
+    """`addresses`: where this node is to be reached. `ports`: ports of the run that must be reachable, on
+    the head.
 
     First line: {"tcp": {address: port}, "udp": {address: port}, "busy": [[port, reason], ...]}; then one
     {"hello": ...} or {"arrived": ...} a packet.
@@ -90,11 +94,11 @@ def _hello_ipv4(port: int) -> socket.socket:
     return hearing
 
 
-def _serve(token: str, listeners: list, answerers: list, hellos: list) -> None:
+def _serve(token: str, listeners: list[Any], answerers: list[Any], hellos: list[Any]) -> None:
     """Until end of file on stdin: the launcher has what it wanted, or is gone."""
     deadline = time.monotonic() + MAX_S
-    connections: list = []
-    told: set = set()
+    connections: list[Any] = []
+    told: set[Any] = set()
     while time.monotonic() < deadline:
         waiting = [sys.stdin, *listeners, *answerers, *hellos, *connections]
         readable, _, _ = select.select(waiting, [], [], 1.0)
@@ -118,7 +122,8 @@ def _serve(token: str, listeners: list, answerers: list, hellos: list) -> None:
 
 
 def _answer_tcp(connection: socket.socket, token: str) -> bool:
-    """False when the connection is done with: the other side closes first, so no port of ours is in TIME_WAIT."""
+    """False when the connection is done with: the other side closes first, so no port of ours is in
+    TIME_WAIT."""
     connection.settimeout(1.0)
     try:
         if not connection.recv(256).startswith(token.encode()):
@@ -129,7 +134,7 @@ def _answer_tcp(connection: socket.socket, token: str) -> bool:
     return True
 
 
-def _answer_udp(answerer: socket.socket, token: str, told: set) -> None:
+def _answer_udp(answerer: socket.socket, token: str, told: set[Any]) -> None:
     try:
         data, sender = answerer.recvfrom(65535)
     except OSError:
@@ -137,17 +142,15 @@ def _answer_udp(answerer: socket.socket, token: str, told: set) -> None:
     packet = _packet(data, token)
     if packet is None:
         return
-    try:
+    with contextlib.suppress(OSError):  # told below all the same: it did arrive
         answerer.sendto(json.dumps({"token": token, "size": len(data)}).encode(), sender)
-    except OSError:  # told below all the same: it did arrive
-        pass
     key = (packet["node"], packet.get("kind"), answerer.getsockname()[0])
     if key not in told:
         told.add(key)
         answer({"arrived": {"source": key[0], "kind": key[1], "address": key[2]}})
 
 
-def _hear(hearing: socket.socket, token: str, told: set) -> None:
+def _hear(hearing: socket.socket, token: str, told: set[Any]) -> None:
     try:
         data, controls, _, _ = hearing.recvmsg(2048, 256)
     except OSError:
@@ -166,16 +169,16 @@ def _hear(hearing: socket.socket, token: str, told: set) -> None:
         answer({"hello": {"source": key[0], "source_interface": key[1], "target_interface": interface}})
 
 
-def _interface_index(control: tuple) -> int:
+def _interface_index(control: tuple[Any, ...]) -> int:
     level, kind, data = control
     if level == socket.IPPROTO_IPV6 and kind == socket.IPV6_PKTINFO:
-        return struct.unpack_from("@I", data, 16)[0]
+        return int(struct.unpack_from("@I", data, 16)[0])
     if level == socket.IPPROTO_IP and kind == IP_PKTINFO:
-        return struct.unpack_from("@i", data)[0]
+        return int(struct.unpack_from("@i", data)[0])
     return 0
 
 
-def _packet(data: bytes, token: str) -> dict | None:
+def _packet(data: bytes, token: str) -> dict[str, Any] | None:
     """A packet of this very probe; anything else on the wire is not for us."""
     try:
         packet = json.loads(data.rstrip(b"\0"))

@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 import time
+from typing import Any
 
 # One lost SYN is sent again after 1 s: shorter would call a busy network broken.
 CONNECT_TIMEOUT_S = 1.6
@@ -22,12 +23,14 @@ UDP_HEADERS_BYTES = 28
 NO_ANSWER = "no answer"
 
 
-def reach_try(*, node: str, token: str, source: str, targets: list, hello: dict) -> dict:
+def reach_try(
+    *, node: str, token: str, source: str, targets: list[Any], hello: dict[str, Any]
+) -> dict[str, Any]:
     """`targets`: [{name, tcp: [address, port], ports: [[address, port]], udp: [[own, address, port, mtu]]}].
 
     `hello`: {port, interfaces}. Answers {"attempts": [...], "hello_problems": {interface: why}}.
     """
-    attempts: list = []
+    attempts: list[Any] = []
     lock = threading.Lock()
 
     def attempt(target: str, kind: str, address: str, port: int, call: object, *arguments: object) -> None:
@@ -89,7 +92,7 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _ask_tcp(source: str, address: str, port: int, token: str) -> tuple:
+def _ask_tcp(source: str, address: str, port: int, token: str) -> tuple[Any, ...]:
     """Error text (empty when it answered) and the seconds of one round trip."""
     with socket.socket(_family(address), socket.SOCK_STREAM) as asking:
         asking.settimeout(CONNECT_TIMEOUT_S)
@@ -106,7 +109,7 @@ def _ask_tcp(source: str, address: str, port: int, token: str) -> tuple:
         )
 
 
-def _ask_udp(source: str, address: str, port: int, packet: bytes, size: int) -> tuple:
+def _ask_udp(source: str, address: str, port: int, packet: bytes, size: int) -> tuple[Any, ...]:
     """`size`: bytes of the packet, filled up with zeros, not to be fragmented; 0 leaves it short."""
     with socket.socket(_family(address), socket.SOCK_DGRAM) as asking:
         if size:
@@ -129,7 +132,7 @@ def _ask_udp(source: str, address: str, port: int, packet: bytes, size: int) -> 
         return NO_ANSWER, 0.0
 
 
-def _say_hello(node: str, token: str, hello: dict) -> dict:
+def _say_hello(node: str, token: str, hello: dict[str, Any]) -> dict[str, Any]:
     """To everybody behind each interface: IPv6 needs no address there, IPv4 broadcast where IPv6 is off."""
     problems = {}
     for interface in hello["interfaces"]:

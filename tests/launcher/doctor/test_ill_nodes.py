@@ -265,7 +265,7 @@ CASES = [
     Ill("F4 S-disk-full", "disk", "refuse", _disk("cache", FULL), "5.0 GiB must be free, got 0.0 GiB", "df -h"),
     Ill("F4", "disk", "warn", _disk("models", "/data ext4 4000000000000 90000000000 244191232 243000000"), "only 83.8 GiB of 3725.3 GiB are free", "df -h", name="nearly"),
     Ill("", "disk", "warn", _disk("cache", "/ ext4 3936818806784 2900000000000 244191232 12"), "only 12 of 244191232 inodes", "df -h", name="inodes"),
-    Ill("F12 F47", "disk-answers", "refuse", lambda t: t.program("/usr/bin/df", "#!/bin/sh\nexec /bin/sleep 20\n"), "df did not answer within 2.5 s", "umount", also=("probe-tool",)),
+    Ill("F12 F47", "disk-answers", "refuse", lambda t: t.program("/usr/bin/df", "#!/bin/sh\nexec /bin/sleep 20\n"), "df did not answer within 4.0 s", "umount", also=("probe-tool",)),
     Ill("F1 S-nfs-cache", "writable", "refuse", _each(_disk("cache", "/mnt/cache ext4 4000000000000 2900000000000 244191232 243000000"), lambda t: t.write("/proc/self/mounts", "/dev/sda /mnt/cache ext4 ro,relatime 0 0")), ".cache/sparkctl is not", "read-write"),
     Ill("F1", "writable", "warn", _each(_disk("home/nvidia", "/home ext4 4000000000000 2900000000000 244191232 243000000"), _disk("home/nvidia", "/home ext4 4000000000000 2900000000000 244191232 243000000"), lambda t: t.write("/proc/self/mounts", "/dev/sda /home ext4 ro,relatime 0 0")), "home must be writable", "another path", name="read-only home"),
     Ill("F12 F55 S-nfs-cache", "network-disk", "warn", _disk("models", "/mnt/nfs nfs4 4000000000000 2900000000000 0 0"), "is on nfs4 (mount /mnt/nfs)", "weights push"),
