@@ -88,9 +88,10 @@ def _dequantise_kernel(  # type: ignore[no-untyped-def]
         if row < TP:
             tl.store(error_address.to(tl.int64).to(tl.pointer_type(tl.int64)), status)
     offs = tl.arange(0, DIM)
+    mask = offs < tl.where(held, DIM, 0)
     weight = (base + idx * DIM).to(tl.pointer_type(tl.float8e4nv))
-    values = tl.load(weight + offs, mask=held, other=0.0).to(tl.float32)
-    exponents = tl.load(base + scale_offset + idx * (DIM // BLK) + offs // BLK, mask=held, other=0).to(
+    values = tl.load(weight + offs, mask=mask, other=0.0).to(tl.float32)
+    exponents = tl.load(base + scale_offset + idx * (DIM // BLK) + offs // BLK, mask=mask, other=0).to(
         tl.int32
     )
     # 2 ** (e - 127) from its bits: exact, without denormal flush.
