@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sgl_ext.stand_ins import add_stand_ins
+
 DEFAULTS: dict[str, Any] = {
     "device": "cpu",
     "dtype": "float32",
@@ -47,6 +49,8 @@ def serve(engine: Any, request: dict[str, Any], vocab_size: int) -> dict[str, An
 
 
 def main() -> None:
+    # sglang.Engine imports before it loads plugins; the server commands do not, and need no such call.
+    add_stand_ins()
     import sglang
 
     job = json.loads(Path(sys.argv[1]).read_text())
