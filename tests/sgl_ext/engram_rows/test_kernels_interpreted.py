@@ -1,4 +1,4 @@
-"""The GPU kernels in Triton's interpreter: column order, padding, signs of zero and failed ranks, without a GPU."""
+"""The GPU kernels in Triton's interpreter: column order, padding, signs of zero, failed ranks; no GPU."""
 
 import os
 import subprocess
