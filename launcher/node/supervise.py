@@ -49,7 +49,9 @@ SCAN_S = 0.5  # how often /proc is read as a whole; exits are seen each tick thr
 RANK_TITLE = "sglang::scheduler"
 # The engine's other children, and those that have no title yet: they import for seconds before they take one.
 CHILD_TITLES = ("sglang::", "--multiprocessing-fork")
-PARENT_END_S = 0.05  # a child that dies with the engine's main process may be seen a moment before it
+# A child that dies with the engine's main process is often seen before it: that one's many threads end first.
+PARENT_SIGN_S = 0.1
+PARENT_END_S = 2.0
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -197,11 +199,23 @@ class Supervisor:
         engine_end = self._engine_end()
         child_end = self._child_end()
         if child_end is not None and engine_end is None:
-            time.sleep(PARENT_END_S)
-            engine_end = self._engine_end()
+            engine_end = self._wait_for_engine_if_it_is_ending()
         if engine_end is None or (child_end is not None and "signal" not in engine_end):
             return child_end
         return engine_end
+
+    def _wait_for_engine_if_it_is_ending(self) -> dict[str, Any] | None:
+        """Its first thread is a zombie while the others end; only after the last of them waitpid tells how."""
+        assert self.engine is not None
+        started = time.monotonic()
+        while (waited_s := time.monotonic() - started) < PARENT_END_S:
+            if (end := self._engine_end()) is not None:
+                return end
+            main = read_process(self.engine.pid)
+            if waited_s > PARENT_SIGN_S and main is not None and main.state not in "ZX":
+                return None
+            time.sleep(0.01)
+        return None
 
     def _engine_end(self) -> dict[str, Any] | None:
         assert self.engine is not None

@@ -144,6 +144,8 @@ def kind_of(process: NodeProcess, host: NetnsNode) -> str:
     title = " ".join(process.argv)
     if title.startswith("sglang::scheduler"):
         return "scheduler"
+    if title.startswith("sglang::"):
+        return "helper"
     if "node.pyz supervise" in title:
         return "supervisor"
     if "sglang.launch_server" in title:
