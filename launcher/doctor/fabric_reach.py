@@ -98,10 +98,10 @@ def jumbo(case: Case) -> Iterable[Problem]:
     small = {(item.source, item.target, item.address): item.error for item in _attempts(case, "udp")}
     for item in _attempts(case, "jumbo"):
         if item.error and not small.get((item.source, item.target, item.address)):
-            size = (case.links.mtu if case.links else 9000) - 28
             yield refuse(
                 item.source,
-                f"a packet of {size} bytes must reach {item.target} ({item.address}) uncut: {item.error}",
+                f"a packet of {item.size_bytes} bytes must reach {item.target} "
+                f"({item.address}) uncut: {item.error}",
             )
 
 

@@ -22,6 +22,7 @@ class Attempt:
     port: int
     round_trip_s: float | None
     error: str
+    size_bytes: int = 0
     arrived: bool = True
 
 

@@ -11,6 +11,8 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 # One lost SYN is sent again after 1 s: shorter would call a busy network broken.
@@ -22,6 +24,9 @@ IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
 UDP_HEADERS_BYTES = 28
 NO_ANSWER = "no answer"
 
+Ask = Callable[[], tuple[str, float]]  # error text, empty when it answered; seconds of a round trip
+Job = tuple[str, str, int, int, Ask]  # kind, address, port, bytes, how
+
 
 def reach_try(
     *, node: str, token: str, source: str, targets: list[Any], hello: dict[str, Any]
@@ -30,50 +35,46 @@ def reach_try(
 
     `hello`: {port, interfaces}. Answers {"attempts": [...], "hello_problems": {interface: why}}.
     """
-    attempts: list[Any] = []
-    lock = threading.Lock()
-
-    def attempt(target: str, kind: str, address: str, port: int, call: object, *arguments: object) -> None:
-        started = time.monotonic()
-        try:
-            error, seconds = call(*arguments)  # type: ignore[operator]
-        except OSError as failure:
-            error, seconds = _words(failure), time.monotonic() - started
-        with lock:
-            attempts.append({"target": target, "kind": kind, "address": address, "port": port,
-                             "round_trip_s": None if error else seconds, "error": error})  # fmt: skip
-
+    attempts: list[dict[str, Any]] = []  # append is safe from several threads
     problems = _say_hello(node, token, hello)
-    threads = []
-    for target in targets:
-        name = target["name"]
-        jobs = [("tcp", *target["tcp"], _ask_tcp, source, *target["tcp"], token)] if target["tcp"] else []
-        jobs += [
-            ("port", address, port, _ask_tcp, "", address, port, token) for address, port in target["ports"]
-        ]
-        for own, address, port, mtu in target["udp"]:
-            jobs.append(("udp", address, port, _ask_udp, own, address, port, _packet(node, token, "udp"), 0))
-            if mtu:
-                size = mtu - UDP_HEADERS_BYTES
-                jobs.append(
-                    (
-                        "jumbo",
-                        address,
-                        port,
-                        _ask_udp,
-                        own,
-                        address,
-                        port,
-                        _packet(node, token, "jumbo"),
-                        size,
-                    )
-                )
-        threads += [threading.Thread(target=attempt, args=(name, *job)) for job in jobs]
+    threads = [
+        threading.Thread(target=_attempt, args=(attempts, target["name"], *job))
+        for target in targets
+        for job in _jobs(node, token, source, target)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     return {"attempts": attempts, "hello_problems": problems}
+
+
+def _jobs(node: str, token: str, source: str, target: dict[str, Any]) -> Iterator[Job]:
+    """What is tried with one other node."""
+    if target["tcp"]:
+        address, port = target["tcp"]
+        yield "tcp", address, port, 0, partial(_ask_tcp, source, address, port, token)
+    for address, port in target["ports"]:
+        yield "port", address, port, 0, partial(_ask_tcp, "", address, port, token)
+    for own, address, port, mtu in target["udp"]:
+        small, full = _packet(node, token, "udp"), _packet(node, token, "jumbo")
+        yield "udp", address, port, 0, partial(_ask_udp, own, address, port, small, 0)
+        size = mtu - UDP_HEADERS_BYTES
+        if mtu:
+            yield "jumbo", address, port, size, partial(_ask_udp, own, address, port, full, size)
+
+
+def _attempt(
+    attempts: list[dict[str, Any]], target: str, kind: str, address: str, port: int, size: int, ask: Ask
+) -> None:
+    try:
+        error, seconds = ask()
+    except OSError as failure:
+        error, seconds = _words(failure), 0.0
+    attempts.append({
+        "target": target, "kind": kind, "address": address, "port": port, "size_bytes": size,
+        "round_trip_s": None if error else seconds, "error": error,
+    })  # fmt: skip
 
 
 def _words(error: OSError) -> str:
@@ -92,7 +93,7 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _ask_tcp(source: str, address: str, port: int, token: str) -> tuple[Any, ...]:
+def _ask_tcp(source: str, address: str, port: int, token: str) -> tuple[str, float]:
     """Error text (empty when it answered) and the seconds of one round trip."""
     with socket.socket(_family(address), socket.SOCK_STREAM) as asking:
         asking.settimeout(CONNECT_TIMEOUT_S)
@@ -109,7 +110,7 @@ def _ask_tcp(source: str, address: str, port: int, token: str) -> tuple[Any, ...
         )
 
 
-def _ask_udp(source: str, address: str, port: int, packet: bytes, size: int) -> tuple[Any, ...]:
+def _ask_udp(source: str, address: str, port: int, packet: bytes, size: int) -> tuple[str, float]:
     """`size`: bytes of the packet, filled up with zeros, not to be fragmented; 0 leaves it short."""
     with socket.socket(_family(address), socket.SOCK_DGRAM) as asking:
         if size:

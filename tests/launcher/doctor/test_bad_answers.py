@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from launcher.doctor.case import Case
 from launcher.doctor.check_names import LAUNCH_CHECKS
 from launcher.doctor.examine import CHECKS, examine
 from launcher.doctor.gather_reports import gather_reports, parts_for, questions_for_recipe
@@ -238,3 +239,34 @@ def test_check_names_are_unique_and_those_of_up_are_known() -> None:
         if name in LAUNCH_CHECKS
     }
     assert used == set(LAUNCH_CHECKS)
+
+
+def docker_case(tmp_path: Path, alter: Any) -> Case:
+    """The recipe runs in a container; both nodes are probed for its image."""
+    image = "sglang@sha256:" + "0" * 64
+    reports = {}
+    for name in ("spark-a", "spark-b"):
+        tree = tree_of("pair", name, tmp_path / name)
+        tree.tool("docker", {"image inspect *": "sha256:" + "1" * 64, "ps *": ""})
+        if name == "spark-b":
+            alter(tree)
+        reports[name] = report_of(tree, runtime="docker", image=image)
+    recipe = recipe_for("pair", engine={"runtime": "docker", "image": image})
+    return case_of("pair", recipe=recipe, spark_a=reports["spark-a"], spark_b=reports["spark-b"])
+
+
+def test_no_right_to_use_docker_is_refused(tmp_path: Path) -> None:
+    """S-docker: the user is not in the group."""
+    text = "permission denied while trying to connect to the docker API at unix:///var/run/docker.sock"
+    (finding,) = problems(docker_case(tmp_path, lambda tree: tree.tool("docker", "", status=1, stderr=text)))
+    assert (finding.check, finding.level, finding.node) == ("docker", "refuse", "spark-b")
+    assert text in finding.evidence
+    assert "usermod -aG docker" in finding.fix
+
+
+def test_another_image_on_one_node_is_refused(tmp_path: Path) -> None:
+    """F10: a moving tag."""
+    other = {"image inspect *": "sha256:" + "2" * 64, "ps *": ""}
+    (finding,) = problems(docker_case(tmp_path, lambda tree: tree.tool("docker", other)))
+    assert (finding.check, finding.level) == ("same-image", "refuse")
+    assert problems(docker_case(tmp_path / "well", lambda tree: None)) == []
