@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import tests.sgl_ext
+from tests.sgl_ext.run_engine import DEFAULTS
 
 pytestmark = [
     pytest.mark.sglang,
@@ -44,10 +45,16 @@ REQUESTS = [
 def run_engine(
     folder: Path, model: Path, *, tp: int, packed: Path | None, requests: list[dict[str, Any]]
 ) -> subprocess.CompletedProcess[str]:
+    engine = {"model_path": str(model), "tp_size": tp, "port": 43000 + 200 * tp, "chunked_prefill_size": 256}
+    return run_script(SCRIPT, folder, {"engine": engine, "requests": requests}, tp=tp, packed=packed)
+
+
+def run_script(
+    script: Path, folder: Path, job: dict[str, Any], *, tp: int, packed: Path | None
+) -> subprocess.CompletedProcess[str]:
     folder.mkdir()
     (folder / "reports").mkdir()
-    engine = {"model_path": str(model), "tp_size": tp, "port": 43000 + 200 * tp, "chunked_prefill_size": 256}
-    (folder / "job.json").write_text(json.dumps({"engine": engine, "requests": requests}))
+    (folder / "job.json").write_text(json.dumps(job))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARKCTL_")}
     environment |= {
         "SGLANG_USE_CPU_ENGINE": "1",
@@ -65,7 +72,7 @@ def run_engine(
             "SPARKCTL_ENGRAM_LOOKAHEAD_GIB": "0",
         }
     return subprocess.run(
-        [sys.executable, str(SCRIPT), "job.json", "out.json"],
+        [sys.executable, str(script), "job.json", "out.json"],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -107,3 +114,24 @@ def test_missing_table_refuses_the_start_with_its_name(
     refusal = json.loads((tmp_path / "run" / "reports" / "refusal-rank-00.json").read_text())
     assert "packed Engram table of layer 3 for rank 0 of 1 must exist" in refusal["message"]
     assert "sparkctl engram pack" in refusal["hint"]
+
+
+def test_file_truncated_while_serving_ends_the_engine_and_gives_no_tokens(
+    model_dir: Path, packed_dir: Path, tmp_path: Path
+) -> None:
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    for path in packed_dir.iterdir():
+        if "of1" in path.name or path.name == "manifest.json":
+            (packed / path.name).write_bytes(path.read_bytes())
+    job = {
+        "engine": DEFAULTS | {"model_path": str(model_dir), "port": 43900},
+        "prompts": [prompt(20, seed=4), prompt(20, seed=5)],
+        "tables": [str(path) for path in packed.glob("*.engram")],
+    }
+    script = Path(__file__).with_name("serve_then_truncate.py")
+    done = run_script(script, tmp_path / "run", job, tp=1, packed=packed)
+    assert done.returncode != 0
+    assert len((tmp_path / "run" / "out.json").read_text().splitlines()) == 1
+    assert "EngramReadError" in done.stderr
+    assert "Engram rows of layer 1 must be read, got error 5 (Input/output error) on rank 0" in done.stderr
