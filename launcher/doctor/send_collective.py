@@ -9,9 +9,10 @@ from typing import Any
 
 from launcher.call_node import NodeStream
 from launcher.doctor.collective_result import SIZES_BYTES, SMALL_BYTES, CollectiveResult, from_lines
+from launcher.doctor.engine_python import python_of
 from launcher.errors import SparkctlError
 from launcher.make_plan import run_ports
-from launcher.plan import LaunchPlan, NodePlan
+from launcher.plan import LaunchPlan
 from launcher.remote import Remote
 from launcher.run_on_all import run_on_all
 
@@ -84,8 +85,3 @@ def _run_rank(
                 if "end" in line:
                     return lines
     raise SparkctlError("the node did not tell how its rank ended", node=remote.node)
-
-
-def python_of(node: NodePlan) -> tuple[str, ...]:
-    """The engine's command line up to its Python: what stands before `-m sglang.launch_server`."""
-    return node.argv[: node.argv.index("sglang.launch_server") - 1]

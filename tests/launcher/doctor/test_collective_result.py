@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from launcher.doctor.collective_result import CollectiveResult, collective_findings, from_lines
+from launcher.doctor.engine_python import python_of
 from launcher.doctor.finding import Finding
-from launcher.doctor.send_collective import python_of
+from launcher.doctor.gather_reports import questions_for_plan
 from tests.launcher.doctor.clusters import case_of, recipe_for
 
 MIB = 1 << 20
@@ -138,6 +139,8 @@ def test_the_engines_own_python_is_used_also_in_a_container() -> None:
     venv = case_of("pair").plan.head
     assert python_of(venv) == ("/home/nvidia/.local/share/sparkctl/venv/bin/python",)
     recipe = recipe_for("pair", engine={"runtime": "docker", "image": "sglang@sha256:" + "0" * 64})
-    container = python_of(case_of("pair", recipe=recipe).plan.head)
+    plan = case_of("pair", recipe=recipe).plan
+    assert {item.image for item in questions_for_plan(plan)} == {recipe.engine.image}
+    container = python_of(plan.head)
     assert container[:2] == ("docker", "run")
     assert container[-2:] == ("sglang@sha256:" + "0" * 64, "python3")
