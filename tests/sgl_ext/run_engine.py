@@ -25,7 +25,7 @@ DEFAULTS: dict[str, Any] = {
     "cuda_graph_backend_prefill": "disabled",
     "sampling_backend": "pytorch",
     "grammar_backend": "none",
-    "mem_fraction_static": 0.3,
+    "mem_fraction_static": 0.8,  # max_total_tokens bounds the pool; this must only not refuse on a busy machine
     "log_level": "warning",
 }
 
