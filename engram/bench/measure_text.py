@@ -38,7 +38,9 @@ def measure_cold_text(setup: BenchSetup, kind: Kind) -> tuple[Figure, Figure]:
             spent = measure(lambda: _read(reference, ids, memory))
             return {"rows_per_s": len(ids) / spent.wall_s, "cpu_s": spent.cpu_s}
 
-        rounds = alternate({"fio": fio, "ours": ours, "reference": peers})
+        # A virtual disk's host may keep what was just read. Against fio, on new pages: "ours". Against
+        # the reference, both on pages that were read just before: "ours_again".
+        rounds = alternate({"fio": fio, "ours": ours, "reference": peers, "ours_again": ours})
     notes = {
         **chunk_figures(chunks, header.rows_per_page).as_dict(),
         "chunk_tokens": CHUNK_TOKENS,
@@ -56,7 +58,7 @@ def measure_cold_text(setup: BenchSetup, kind: Kind) -> tuple[Figure, Figure]:
     )
     over_reference = Figure(
         name=f"{kind}, cold, no cache: rows/s over the reference reader",
-        value=median_ratio(rounds, ("ours", "rows_per_s"), ("reference", "rows_per_s")),
+        value=median_ratio(rounds, ("ours_again", "rows_per_s"), ("reference", "rows_per_s")),
         bar=REFERENCE_BARS[kind],
         at_most=False,
         samples=rounds,

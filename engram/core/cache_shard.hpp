@@ -40,8 +40,8 @@ class CacheShard {
   bool read(RowKey key, std::uint64_t hash, RowPlanes out, std::size_t out_idx);
   bool contains(RowKey key, std::uint64_t hash);
 
-  // A row that a request had to read from the file. Returns whether another row was evicted.
-  void admit(RowKey key, std::uint64_t hash, const std::byte* row);
+  // A row that a request had to read from the file, and how often the request asked for it.
+  void admit(RowKey key, std::uint64_t hash, const std::byte* row, std::uint32_t asked);
 
   // A row read ahead. False when it is here already, its window is closed, or all slots hold staged rows.
   bool stage(RowKey key, std::uint64_t hash, const std::byte* row, WindowId window);

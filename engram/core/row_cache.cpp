@@ -70,10 +70,10 @@ bool RowCache::contains(RowKey key) {
   return shard(hash).contains(key, hash);
 }
 
-void RowCache::admit(RowKey key, const std::byte* row) {
+void RowCache::admit(RowKey key, const std::byte* row, std::uint32_t asked) {
   if (num_slots_ == 0) return;
   const std::uint64_t hash = hash_key(key);
-  shard(hash).admit(key, hash, row);
+  shard(hash).admit(key, hash, row, asked);
 }
 
 bool RowCache::stage(RowKey key, const std::byte* row, WindowId window) {

@@ -31,7 +31,7 @@ class RowCache {
   std::uint32_t read_group(const RowKey* keys, std::size_t num_keys, RowPlanes out, std::size_t first_out_idx);
 
   bool contains(RowKey key);
-  void admit(RowKey key, const std::byte* row);
+  void admit(RowKey key, const std::byte* row, std::uint32_t asked = 1);
   bool stage(RowKey key, const std::byte* row, WindowId window);
 
   // Drops the staged rows of all windows that the ledger has closed.

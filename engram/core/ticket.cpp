@@ -63,8 +63,11 @@ void Ticket::deliver(const PlannedRead& read, const std::byte* pages) {
     for (const WantedRow* wanted = first; wanted != end; ++wanted)
       copy_row(view_.shape, row_at(wanted->row), out_, wanted->out_idx);
   }
-  for (const WantedRow* wanted = first; wanted != end; ++wanted)
-    if (wanted == first || wanted->row != wanted[-1].row) cache_.admit(view_.key_base + wanted->row, row_at(wanted->row));
+  while (first != end) {
+    const WantedRow* next = std::find_if(first, end, [&](const WantedRow& wanted) { return wanted.row != first->row; });
+    cache_.admit(view_.key_base + first->row, row_at(first->row), static_cast<std::uint32_t>(next - first));
+    first = next;
+  }
 }
 
 void Ticket::finish(const ReadFailure* failure) { settle(failure); }
