@@ -25,7 +25,8 @@ DEFAULTS: dict[str, Any] = {
     "cuda_graph_backend_prefill": "disabled",
     "sampling_backend": "pytorch",
     "grammar_backend": "none",
-    "mem_fraction_static": 0.8,  # max_total_tokens bounds the pool; this must only not refuse on a busy machine
+    # max_total_tokens bounds the pool; this must only not refuse on a busy machine.
+    "mem_fraction_static": 0.8,
     "log_level": "warning",
 }
 
