@@ -118,13 +118,21 @@ def shared_memory_files(pids: list[int]) -> set[str]:
                 at = line.find("/dev/shm/")
                 if at >= 0:
                     names.add(line[at + 9 :].replace(" (deleted)", ""))
-            for fd in os.scandir(PROC / str(pid) / "fd"):
-                target = str(Path(fd.path).readlink())
+            for fd in list((PROC / str(pid) / "fd").iterdir()):
+                target = _target(fd)
                 if target.startswith("/dev/shm/"):
                     names.add(target[9:].replace(" (deleted)", ""))
         except OSError:  # gone, or another user's: then it holds nothing of ours
             continue
     return names
+
+
+def _target(link: Path) -> str:
+    """Empty for a descriptor that was closed meanwhile."""
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""
 
 
 def memory_available_bytes() -> int:

@@ -205,7 +205,7 @@ class Supervisor:
         return engine_end
 
     def _wait_for_engine_if_it_is_ending(self) -> dict[str, Any] | None:
-        """Its first thread is a zombie while the others end; only after the last of them waitpid tells how."""
+        """Its first thread is a zombie while the others end; waitpid tells how after the last one."""
         assert self.engine is not None
         started = time.monotonic()
         while (waited_s := time.monotonic() - started) < PARENT_END_S:

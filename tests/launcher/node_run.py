@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,10 +20,12 @@ REMOTE = LocalRemote("node-0")
 
 
 class NodeRun:
-    def __init__(self, state_path: Path, run_id: str = "run-1") -> None:
+    """The id is its own: a run is found by it among all processes of the machine."""
+
+    def __init__(self, state_path: Path, run_id: str = "") -> None:
         self.state_path = state_path
-        self.run_id = run_id
-        self.run_dir = state_path / "runs" / run_id
+        self.run_id = run_id or f"run-{uuid.uuid4().hex[:12]}"
+        self.run_dir = state_path / "runs" / self.run_id
 
     def start(self, *words: str, secrets: dict[str, str] | None = None, **node: Any) -> NodeRun:
         description = {
@@ -62,7 +65,7 @@ class NodeRun:
     def state(self) -> dict[str, Any]:
         return dict(self.describe()["state"])
 
-    def wait_for(self, what: Callable[[dict[str, Any]], bool], timeout_s: float = 8.0) -> dict[str, Any]:
+    def wait_for(self, what: Callable[[dict[str, Any]], bool], timeout_s: float = 20.0) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
         while not what(run := self.describe()):
             assert time.monotonic() < deadline, run
@@ -75,8 +78,8 @@ class NodeRun:
         return int(next(iter(run["state"]["ranks"])))
 
     def wait_for_end(self) -> dict[str, Any]:
-        run = self.wait_for(lambda run: run["state"].get("phase") == "ended")
-        assert run["processes"] == [] and run["status"] == "ended"
+        run = self.wait_for(lambda run: run["state"].get("phase") == "ended" and not run["processes"])
+        assert run["status"] == "ended"
         return dict(run["state"]["end"])
 
     def stream(self, **values: object) -> NodeStream:

@@ -101,8 +101,8 @@ def test_an_unknown_node_is_refused(tmp_path: Path) -> None:
 
 def test_following_ends_with_the_run_and_misses_no_line(tmp_path: Path) -> None:
     plan = plan_in(tmp_path)
-    plan = replace(plan, nodes=plan.nodes[:1], run_id="run-1")
     run = NodeRun(Path(plan.head.state_path))
+    plan = replace(plan, nodes=plan.nodes[:1], run_id=run.run_id)
     run.start("exit-3")
     started = time.monotonic()
     found = [item.line for item in merged(plan, follow=True)]
@@ -114,8 +114,8 @@ def test_following_ends_when_the_supervisor_was_killed(tmp_path: Path) -> None:
     import signal
 
     plan = plan_in(tmp_path)
-    plan = replace(plan, nodes=plan.nodes[:1], run_id="run-1")
     run = NodeRun(Path(plan.head.state_path)).start()
+    plan = replace(plan, nodes=plan.nodes[:1], run_id=run.run_id)
     run.wait_for_rank()
     threading.Timer(0.5, os.kill, (run.state["supervisor_pid"], signal.SIGKILL)).start()
     assert merged(plan, follow=True)

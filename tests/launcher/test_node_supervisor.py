@@ -207,17 +207,16 @@ def test_a_run_of_before_the_last_boot(run: NodeRun) -> None:
 
 def test_an_earlier_run_is_named(run: NodeRun) -> None:
     run.start().wait_for_rank()
-    with pytest.raises(
-        PreflightRefused, match="an earlier run is still alive: run-1, running since"
-    ) as caught:
-        NodeRun(run.state_path, "run-2").start()
-    assert "sparkctl down --run run-1" in caught.value.hint
-    assert not (run.state_path / "runs/run-2").exists()
+    second = NodeRun(run.state_path)
+    with pytest.raises(PreflightRefused, match=f"still alive: {run.run_id}, running since") as caught:
+        second.start()
+    assert f"sparkctl down --run {run.run_id}" in caught.value.hint
+    assert not second.run_dir.exists()
     run.stop()
 
 
 def test_two_starts_at_once_and_exactly_one_wins(run: NodeRun) -> None:
-    runs = [NodeRun(run.state_path, f"run-{i}") for i in range(4)]
+    runs = [NodeRun(run.state_path) for _ in range(4)]
     refused: list[str] = []
 
     def start(one: NodeRun) -> None:
@@ -277,7 +276,8 @@ def test_a_directory_that_takes_no_files(run: NodeRun, options: str) -> None:
             NodeRun(place).start()
         assert "paths.state" in caught.value.hint
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        kill_all(str(place))
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
@@ -301,7 +301,8 @@ def test_a_disk_that_fills_up_under_a_run(run: NodeRun) -> None:
         assert (end["kind"], end["signal"]) == ("rank", 9)  # secrets made room for the last word
         assert pids_of(str(place)) == set()
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        kill_all(str(place))
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 # Shared memory ---------------------------------------------------------------------------------------------
@@ -350,7 +351,7 @@ def test_secrets_are_masked_wherever_the_pieces_are_cut(run: NodeRun) -> None:
 
 
 def test_a_watch_tells_log_state_and_end_and_resumes_at_an_offset(run: NodeRun) -> None:
-    run.start("exit-3").wait_for_rank()
+    run.start("exit-3")
     with run.stream(log_offset=0) as stream:
         first = read_until(stream, "log")
         assert first["offset"] == len(first["log"]) > 7
