@@ -42,7 +42,8 @@ class OutBuffer {
   OutBuffer(const py::object& target, std::size_t needed_bytes, const char* name) {
     if (py::isinstance<py::int_>(target)) {
       data_ = reinterpret_cast<std::byte*>(target.cast<std::uintptr_t>());
-      if (data_ == nullptr && needed_bytes > 0) throw py::value_error(std::string(name) + " must not be address 0");
+      if (data_ == nullptr && needed_bytes > 0)
+        throw py::value_error(std::string(name) + " must not be address 0");
       return;
     }
     auto view = std::make_unique<Py_buffer>();
@@ -89,8 +90,12 @@ struct PyStore {
 
 class PyTicket {
  public:
-  PyTicket(std::shared_ptr<PyStore> store, std::shared_ptr<engram::Ticket> ticket, OutBuffer weight, OutBuffer scale)
-      : store_(std::move(store)), ticket_(std::move(ticket)), weight_(std::move(weight)), scale_(std::move(scale)) {}
+  PyTicket(std::shared_ptr<PyStore> store, std::shared_ptr<engram::Ticket> ticket, OutBuffer weight,
+           OutBuffer scale)
+      : store_(std::move(store)),
+        ticket_(std::move(ticket)),
+        weight_(std::move(weight)),
+        scale_(std::move(scale)) {}
   PyTicket(PyTicket&&) = default;
   PyTicket& operator=(PyTicket&&) = delete;
   ~PyTicket() {
@@ -107,7 +112,8 @@ class PyTicket {
     const auto limit = timeout_s ? engram::Clock::now() + to_ns(*timeout_s) : engram::Clock::time_point::max();
     for (;;) {
       engram::TicketState state;
-      const auto left = timeout_s ? std::max(limit - engram::Clock::now(), engram::Clock::duration(0)) : milliseconds(100);
+      const auto left =
+          timeout_s ? std::max(limit - engram::Clock::now(), engram::Clock::duration(0)) : milliseconds(100);
       {
         const py::gil_scoped_release release;
         // In slices, so that Ctrl-C gets through.
@@ -143,8 +149,9 @@ engram::BackendKind parse_backend(const std::string& name) {
 std::shared_ptr<PyStore> open_store(const std::vector<std::string>& paths, const std::string& backend,
                                     std::uint64_t cache_bytes, std::uint64_t lookahead_bytes,
                                     std::uint32_t queue_depth, std::uint32_t lookahead_depth,
-                                    std::uint32_t max_pages_per_read, std::uint32_t max_gap_pages, std::uint32_t num_threads, double deadline_s,
-                                    bool allow_buffered, std::shared_ptr<engram::FaultScript> seam) {
+                                    std::uint32_t max_pages_per_read, std::uint32_t max_gap_pages,
+                                    std::uint32_t num_threads, double deadline_s, bool allow_buffered,
+                                    std::shared_ptr<engram::FaultScript> seam) {
   engram::StoreOptions options;
   options.backend = parse_backend(backend);
   options.cache_bytes = cache_bytes;
@@ -167,8 +174,8 @@ std::shared_ptr<PyStore> open_store(const std::vector<std::string>& paths, const
   return result;
 }
 
-PyTicket submit(const std::shared_ptr<PyStore>& self, std::uint32_t table, const Ids& ids, const py::object& weight_out,
-                const py::object& scale_out, bool lookahead_priority) {
+PyTicket submit(const std::shared_ptr<PyStore>& self, std::uint32_t table, const Ids& ids,
+                const py::object& weight_out, const py::object& scale_out, bool lookahead_priority) {
   self->check_table(table);
   const auto count = static_cast<std::size_t>(ids.size());
   if (count > RowStore::kMaxIds)
@@ -192,7 +199,8 @@ PyTicket submit(const std::shared_ptr<PyStore>& self, std::uint32_t table, const
 
 engram::Lookahead& lookahead_of(const PyStore& self) {
   engram::Lookahead* lookahead = self.store->lookahead();
-  if (lookahead == nullptr) throw py::value_error("lookahead_budget_bytes must be above 0 for this call, got 0");
+  if (lookahead == nullptr)
+    throw py::value_error("lookahead_budget_bytes must be above 0 for this call, got 0");
   return *lookahead;
 }
 
@@ -288,8 +296,12 @@ class PyHostCall {
              std::uintptr_t weight_out, std::uintptr_t scale_out)
       : store_(std::move(store)) {
     store_->check_table(table);
-    *call_ = {*store_->readers[table], reinterpret_cast<const std::int64_t*>(ids), count,
-              reinterpret_cast<void*>(weight_out), reinterpret_cast<void*>(scale_out), status_.get()};
+    *call_ = {*store_->readers[table],
+              reinterpret_cast<const std::int64_t*>(ids),
+              count,
+              reinterpret_cast<void*>(weight_out),
+              reinterpret_cast<void*>(scale_out),
+              status_.get()};
   }
 
   std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(call_.get()); }
@@ -312,7 +324,9 @@ void bind_faults(py::module_& m) {
       .def(
           "add",
           [](engram::FaultScript& self, std::int32_t result, std::uint64_t first_byte, std::uint64_t end_byte,
-             std::uint32_t skip, std::uint32_t times) { self.add({result, first_byte, end_byte, skip, times}); },
+             std::uint32_t skip, std::uint32_t times) {
+            self.add({result, first_byte, end_byte, skip, times});
+          },
           py::kw_only(), py::arg("result"), py::arg("first_byte") = 0, py::arg("end_byte") = ~std::uint64_t{0},
           py::arg("skip") = 0, py::arg("times") = 1)
       .def_property_readonly("applied", &engram::FaultScript::applied)
@@ -349,8 +363,8 @@ void bind_row_store(py::module_& m) {
   py::class_<PyStore, std::shared_ptr<PyStore>>(m, "RowStore")
       .def(py::init(&open_store), py::kw_only(), py::arg("paths"), py::arg("backend"), py::arg("cache_bytes"),
            py::arg("lookahead_bytes"), py::arg("queue_depth"), py::arg("lookahead_depth"),
-           py::arg("max_pages_per_read"), py::arg("max_gap_pages"), py::arg("num_threads"), py::arg("deadline_s"), py::arg("allow_buffered"),
-           py::arg("seam") = nullptr)
+           py::arg("max_pages_per_read"), py::arg("max_gap_pages"), py::arg("num_threads"),
+           py::arg("deadline_s"), py::arg("allow_buffered"), py::arg("seam") = nullptr)
       .def("submit", &submit, py::arg("table"), py::arg("ids").noconvert(), py::arg("weight_out"),
            py::arg("scale_out"), py::arg("lookahead_priority") = false)
       .def("prefetch", &prefetch, py::arg("request"), py::arg("table"), py::arg("ids").noconvert())
@@ -371,7 +385,8 @@ void bind_row_store(py::module_& m) {
            [](const PyStore& self, std::uint32_t table) {
              return reinterpret_cast<std::uintptr_t>(self.readers[self.check_table(table)].get());
            })
-      .def("close", [](PyStore& self) { self.store->close(); }, py::call_guard<py::gil_scoped_release>());
+      .def(
+          "close", [](PyStore& self) { self.store->close(); }, py::call_guard<py::gil_scoped_release>());
   py::class_<PyHostCall>(m, "HostCall")
       .def(py::init<std::shared_ptr<PyStore>, std::uint32_t, std::uintptr_t, std::size_t, std::uintptr_t,
                     std::uintptr_t>(),

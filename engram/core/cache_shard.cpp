@@ -6,7 +6,8 @@ namespace engram {
 namespace {
 
 // Hits a row needs while in the small queue to enter the main queue, and the small queue's share of the room.
-// On token traces of prose and code any share from 5 to 50 % gives the same hits, and asking for two hits fewer.
+// On token traces of prose and code any share from 5 to 50 % gives the same hits, and asking for two hits
+// fewer.
 constexpr std::uint32_t kPromoteHits = 1;
 constexpr std::uint32_t kSmallShare = 10;
 constexpr std::uint32_t kMaxFreq = 3;

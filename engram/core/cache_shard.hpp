@@ -73,7 +73,8 @@ class CacheShard {
   };
 
   std::uint32_t home(std::uint64_t hash) const {
-    return static_cast<std::uint32_t>((static_cast<std::uint64_t>(static_cast<std::uint32_t>(hash)) * index_size_) >> 32);
+    return static_cast<std::uint32_t>(
+        (static_cast<std::uint64_t>(static_cast<std::uint32_t>(hash)) * index_size_) >> 32);
   }
   std::byte* row_of(std::uint32_t slot) const { return rows_ + slot * stride_bytes_; }
   std::optional<std::uint32_t> find(RowKey key, std::uint64_t hash) const;

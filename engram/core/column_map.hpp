@@ -31,7 +31,7 @@ class ColumnMap {
     std::uint64_t local;
   };
 
-  std::vector<Range> ranges_;  // ascending; adjacent owned columns are one range
+  std::vector<Range> ranges_;        // ascending; adjacent owned columns are one range
   std::vector<std::uint8_t> guess_;  // first range that may hold ids of a block of 2^shift_ ids
   std::uint64_t end_ = 0;
   unsigned shift_ = 0;

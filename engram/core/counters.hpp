@@ -30,9 +30,9 @@ struct Counters {
   Count timed_out_reads;
   Count failed_requests;
   Count cancelled_requests;
-  Count reads_in_flight;            // gauge
-  Count lookahead_reads_in_flight;  // gauge, part of reads_in_flight
-  Count queued_requests;            // gauge: requests with reads not yet started
+  Count reads_in_flight;             // gauge
+  Count lookahead_reads_in_flight;   // gauge, part of reads_in_flight
+  Count queued_requests;             // gauge: requests with reads not yet started
   LatencyHistogram read_latency;     // one read, submission to completion
   LatencyHistogram request_latency;  // one submit of decode priority, call to last row
 };

@@ -13,7 +13,7 @@ namespace engram {
 class FaultScript final : public FaultSeam {
  public:
   struct Rule {
-    std::int32_t result = 0;      // what the read returns instead; kHang for never
+    std::int32_t result = 0;       // what the read returns instead; kHang for never
     std::uint64_t first_byte = 0;  // applies to reads that touch [first_byte, end_byte)
     std::uint64_t end_byte = ~std::uint64_t{0};
     std::uint32_t skip = 0;   // matching results to leave alone first
@@ -27,7 +27,8 @@ class FaultScript final : public FaultSeam {
 
   std::uint64_t applied() const { return applied_.load(); }
 
-  std::int32_t on_result(std::uint32_t, std::uint64_t offset, std::uint32_t bytes, std::int32_t result) override {
+  std::int32_t on_result(std::uint32_t, std::uint64_t offset, std::uint32_t bytes,
+                         std::int32_t result) override {
     const std::lock_guard lock(mutex_);
     for (Rule& rule : rules_) {
       if (rule.times == 0 || offset + bytes <= rule.first_byte || offset >= rule.end_byte) continue;

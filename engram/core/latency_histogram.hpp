@@ -34,7 +34,8 @@ class LatencyHistogram {
   static std::size_t bucket_of(std::uint64_t ns) {
     if (ns < (1U << kSubBits)) return ns;
     const auto octave = static_cast<unsigned>(std::bit_width(ns)) - 1 - kSubBits;
-    const std::size_t bucket = ((octave + std::size_t{1}) << kSubBits) + ((ns >> octave) & ((1U << kSubBits) - 1));
+    const std::size_t bucket =
+        ((octave + std::size_t{1}) << kSubBits) + ((ns >> octave) & ((1U << kSubBits) - 1));
     return bucket < kBuckets ? bucket : kBuckets - 1;
   }
 

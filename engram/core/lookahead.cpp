@@ -126,7 +126,8 @@ void Lookahead::advance(RequestKey request, std::uint32_t table, std::uint64_t p
     if (entry == requests_.end()) return;
     const auto stream = entry->second.streams.find(table);
     if (stream == entry->second.streams.end()) return;
-    stream->second.next = std::max<std::uint64_t>(stream->second.next, std::min(position, stream->second.ids.size()));
+    stream->second.next =
+        std::max<std::uint64_t>(stream->second.next, std::min(position, stream->second.ids.size()));
     close_windows(stream->second, position);
   }
   wake_.notify_all();

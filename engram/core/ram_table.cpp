@@ -35,7 +35,8 @@ std::unique_ptr<RamTable> RamTable::load(int fd, std::uint64_t file_bytes, int& 
 
 RamTable::~RamTable() { munmap(pages_, bytes_); }
 
-const std::byte* RamTable::row(std::uint32_t local_row, std::uint32_t rows_per_page, std::uint32_t row_bytes) const {
+const std::byte* RamTable::row(std::uint32_t local_row, std::uint32_t rows_per_page,
+                               std::uint32_t row_bytes) const {
   const std::uint32_t page = local_row / rows_per_page;
   const std::size_t in_page = local_row - page * rows_per_page;
   return pages_ + std::size_t{page} * kPageBytes + in_page * row_bytes;

@@ -23,7 +23,7 @@ struct PlannedRead {
 };
 
 struct ReadPlan {
-  std::vector<WantedRow> wanted;  // sorted by row
+  std::vector<WantedRow> wanted;   // sorted by row
   std::vector<PlannedRead> reads;  // ascending, disjoint
   std::uint64_t unique_rows = 0;
   std::uint64_t num_pages = 0;  // wanted ones

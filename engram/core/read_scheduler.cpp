@@ -115,7 +115,8 @@ void ReadScheduler::run() {
       return;
     }
     for (int idx = 0; idx < count; ++idx)
-      complete(slots_[completions[static_cast<std::size_t>(idx)].op->slot], completions[static_cast<std::size_t>(idx)].result);
+      complete(slots_[completions[static_cast<std::size_t>(idx)].op->slot],
+               completions[static_cast<std::size_t>(idx)].result);
     if (now_ >= next_expiry_check_) expire(now_);
   }
 }
@@ -231,7 +232,8 @@ bool ReadScheduler::resume_or_fail(Slot& slot, std::int32_t result) {
     fail(job, failure_of(slot, -result));
     return false;
   }
-  const std::uint32_t whole_bytes = interrupted ? 0 : static_cast<std::uint32_t>(result) / kPageBytes * kPageBytes;
+  const std::uint32_t whole_bytes =
+      interrupted ? 0 : static_cast<std::uint32_t>(result) / kPageBytes * kPageBytes;
   slot.op.done_bytes += whole_bytes;
   if (slot.op.done_bytes == slot.op.bytes) return false;
   // Continues at a page border, as O_DIRECT needs aligned offsets. Nothing at all means the end of the file.

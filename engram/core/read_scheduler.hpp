@@ -28,7 +28,8 @@ struct SchedulerConfig {
 
 class ReadScheduler {
  public:
-  ReadScheduler(std::unique_ptr<PageBackend> backend, SchedulerConfig config, Counters& counters, FaultSeam* seam);
+  ReadScheduler(std::unique_ptr<PageBackend> backend, SchedulerConfig config, Counters& counters,
+                FaultSeam* seam);
   ~ReadScheduler() { stop(); }
 
   // Starts the owner thread on these files. 0 or -errno.

@@ -23,7 +23,8 @@ PageBuffer make_page() {
 
 }  // namespace
 
-ReferenceReader::ReferenceReader(const std::string& path, std::uint32_t num_threads, std::uint64_t cache_bytes) {
+ReferenceReader::ReferenceReader(const std::string& path, std::uint32_t num_threads,
+                                 std::uint64_t cache_bytes) {
   OpenFault fault;
   if (open_direct(path, false, file_, fault) != 0) throw std::runtime_error(path + ": " + fault.message);
   const PageBuffer page = make_page();

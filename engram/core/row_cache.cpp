@@ -33,7 +33,8 @@ RowCache::RowCache(RowShape shape, std::uint64_t bytes) {
   rows_ = static_cast<std::byte*>(rows);
   shards_ = std::make_unique<CacheShard[]>(num_shards);
   for (std::uint64_t idx = 0; idx < num_shards; ++idx)
-    shards_[idx].init(shape, stride, static_cast<std::uint32_t>(per_shard), rows_ + idx * per_shard * stride, &ledger_);
+    shards_[idx].init(shape, stride, static_cast<std::uint32_t>(per_shard), rows_ + idx * per_shard * stride,
+                      &ledger_);
 }
 
 RowCache::~RowCache() {

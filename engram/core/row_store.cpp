@@ -25,7 +25,8 @@ bool fail(OpenFault& fault, const std::string& path, int error, std::string mess
 
 // Read with O_DIRECT, so the memory must be aligned; read through the very descriptor that serves rows.
 bool read_header(int fd, const std::string& path, PackedHeader& header, OpenFault& fault) {
-  const std::unique_ptr<void, decltype(&std::free)> raw(std::aligned_alloc(kPageBytes, kHeaderBytes), &std::free);
+  const std::unique_ptr<void, decltype(&std::free)> raw(std::aligned_alloc(kPageBytes, kHeaderBytes),
+                                                        &std::free);
   if (raw == nullptr) return fail(fault, path, ENOMEM);
   ssize_t got = -1;
   do {
@@ -40,8 +41,9 @@ bool read_header(int fd, const std::string& path, PackedHeader& header, OpenFaul
   if (fstat(fd, &info) != 0) return fail(fault, path, errno);
   const auto size = static_cast<std::uint64_t>(info.st_size);
   if (size != header.file_bytes)
-    return fail(fault, path, 0,
-                "file size must be " + std::to_string(header.file_bytes) + " bytes, got " + std::to_string(size));
+    return fail(
+        fault, path, 0,
+        "file size must be " + std::to_string(header.file_bytes) + " bytes, got " + std::to_string(size));
   return true;
 }
 
@@ -74,9 +76,11 @@ bool RowStore::open_table(const std::string& path, const StoreOptions& options, 
   std::uint64_t key_base = 0;
   for (const auto& other : tables_) key_base += other->header.num_rows;
   // Keys of the row cache are 32 bits wide; the two real tables have 768 M rows.
-  if (key_base + header.num_rows >= kNoRow) return fail(fault, path, 0, "tables must have fewer than 2^32 rows in all");
+  if (key_base + header.num_rows >= kNoRow)
+    return fail(fault, path, 0, "tables must have fewer than 2^32 rows in all");
   table->columns = std::make_unique<ColumnMap>(std::span(header.columns, header.num_columns));
-  table->view = {static_cast<std::uint32_t>(tables_.size()), static_cast<RowKey>(key_base), header.rows_per_page, shape};
+  table->view = {static_cast<std::uint32_t>(tables_.size()), static_cast<RowKey>(key_base),
+                 header.rows_per_page, shape};
   if (options.backend == BackendKind::kRam) {
     const int flags = fcntl(table->file.fd(), F_GETFL);
     if (flags < 0 || fcntl(table->file.fd(), F_SETFL, flags & ~O_DIRECT) != 0) return fail(fault, path, errno);
@@ -110,8 +114,8 @@ bool RowStore::start(const StoreOptions& options, FaultSeam* seam, OpenFault& fa
                                                       static_cast<double>(total_bytes));
   std::vector<LookaheadTable> views;
   for (const auto& table : tables_) views.push_back({table->view, table->columns.get()});
-  lookahead_ = std::make_unique<Lookahead>(std::move(views), *cache_, *scheduler_, counters_, budget_rows,
-                                           merge_);
+  lookahead_ =
+      std::make_unique<Lookahead>(std::move(views), *cache_, *scheduler_, counters_, budget_rows, merge_);
   lookahead_->start();
   return true;
 }
@@ -121,8 +125,8 @@ void RowStore::close() {
   if (scheduler_ != nullptr) scheduler_->stop();
 }
 
-std::shared_ptr<Ticket> RowStore::submit(std::uint32_t table_idx, std::span<const std::int64_t> ids, RowPlanes out,
-                                         Priority priority, SubmitFault& fault) {
+std::shared_ptr<Ticket> RowStore::submit(std::uint32_t table_idx, std::span<const std::int64_t> ids,
+                                         RowPlanes out, Priority priority, SubmitFault& fault) {
   const Clock::time_point now = Clock::now();
   const Table& table = *tables_[table_idx];
   std::vector<WantedRow> missed;
@@ -167,7 +171,8 @@ int RowStore::read_now(std::uint32_t table, std::span<const std::int64_t> ids, R
 
 std::size_t RowStore::find_foreign_id(std::uint32_t table, std::span<const std::int64_t> ids) const {
   const ColumnMap& columns = *tables_[table]->columns;
-  const auto foreign = std::ranges::find_if(ids, [&](std::int64_t id) { return columns.local_row(id) == kNoRow; });
+  const auto foreign =
+      std::ranges::find_if(ids, [&](std::int64_t id) { return columns.local_row(id) == kNoRow; });
   return foreign == ids.end() ? SubmitFault::kNone : static_cast<std::size_t>(foreign - ids.begin());
 }
 

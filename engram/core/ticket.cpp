@@ -64,7 +64,8 @@ void Ticket::deliver(const PlannedRead& read, const std::byte* pages) {
       copy_row(view_.shape, row_at(wanted->row), out_, wanted->out_idx);
   }
   while (first != end) {
-    const WantedRow* next = std::find_if(first, end, [&](const WantedRow& wanted) { return wanted.row != first->row; });
+    const WantedRow* next =
+        std::find_if(first, end, [&](const WantedRow& wanted) { return wanted.row != first->row; });
     cache_.admit(view_.key_base + first->row, row_at(first->row), static_cast<std::uint32_t>(next - first));
     first = next;
   }

@@ -72,7 +72,8 @@ int UringBackend::exchange(std::span<Completion> out, unsigned wait_for, std::ch
   limit.tv_nsec = timeout.count() % 1'000'000'000;
   io_uring_cqe* first = nullptr;
   const int result = io_uring_submit_and_wait_timeout(&ring_, &first, wait_for, &limit, nullptr);
-  const bool passing = result >= 0 || result == -ETIME || result == -EINTR || result == -EAGAIN || result == -EBUSY;
+  const bool passing =
+      result >= 0 || result == -ETIME || result == -EINTR || result == -EAGAIN || result == -EBUSY;
   if (!passing) return result;
   unsigned head = 0;
   unsigned seen = 0;

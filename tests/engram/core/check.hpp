@@ -4,11 +4,11 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define CHECK(condition)                                                             \
-  do {                                                                               \
-    if (condition) break;                                                            \
+#define CHECK(condition)                                                               \
+  do {                                                                                 \
+    if (condition) break;                                                              \
     std::fprintf(stderr, "%s:%d: CHECK(%s) failed\n", __FILE__, __LINE__, #condition); \
-    std::exit(1);                                                                    \
+    std::exit(1);                                                                      \
   } while (false)
 
 [[noreturn]] inline void skip(const char* reason) {

@@ -1,6 +1,6 @@
 // Buckets are contiguous, ordered and within their resolution.
-#include "check.hpp"
 #include "latency_histogram.hpp"
+#include "check.hpp"
 
 using engram::LatencyHistogram;
 

@@ -38,12 +38,14 @@ inline constexpr engram::RowShape kTestShape{24, 8};
 // Fills a row of kTestShape: the table's number and the global row id, repeated.
 inline void make_row(std::uint32_t table, std::int64_t id, std::byte* row) {
   for (std::uint32_t offset = 0; offset < kTestShape.row_bytes(); offset += 8) {
-    const std::uint64_t word = static_cast<std::uint64_t>(id) * 16 + table + std::uint64_t{offset} * 0x0101000000000000ULL;
+    const std::uint64_t word =
+        static_cast<std::uint64_t>(id) * 16 + table + std::uint64_t{offset} * 0x0101000000000000ULL;
     std::memcpy(row + offset, &word, sizeof(word));
   }
 }
 
-inline engram::PackedHeader make_header(std::uint32_t rank, std::uint32_t tp, const std::vector<std::uint64_t>& sizes) {
+inline engram::PackedHeader make_header(std::uint32_t rank, std::uint32_t tp,
+                                        const std::vector<std::uint64_t>& sizes) {
   engram::PackedHeader header{};
   std::memcpy(header.magic, engram::kMagic, sizeof(header.magic));
   header.layout_version = engram::kLayoutVersion;
@@ -75,14 +77,17 @@ inline std::vector<std::int64_t> owned_ids(const engram::PackedHeader& header) {
   return ids;
 }
 
-inline void write_packed_file(const std::string& path, std::uint32_t table, const engram::PackedHeader& header) {
+inline void write_packed_file(const std::string& path, std::uint32_t table,
+                              const engram::PackedHeader& header) {
   std::vector<std::byte> bytes(header.file_bytes);
   std::memcpy(bytes.data(), &header, sizeof(header));
   std::uint64_t local = 0;
   for (const std::int64_t id : owned_ids(header)) {
     const std::uint64_t page = local / header.rows_per_page;
     const std::uint64_t in_page = local % header.rows_per_page;
-    make_row(table, id, bytes.data() + engram::kHeaderBytes + page * engram::kPageBytes + in_page * kTestShape.row_bytes());
+    make_row(
+        table, id,
+        bytes.data() + engram::kHeaderBytes + page * engram::kPageBytes + in_page * kTestShape.row_bytes());
     ++local;
   }
   std::ofstream file(path, std::ios::binary);
@@ -94,7 +99,8 @@ inline void write_packed_file(const std::string& path, std::uint32_t table, cons
 // The caller's memory for `count` rows, poisoned.
 struct TestPlanes {
   explicit TestPlanes(std::size_t count)
-      : weight(count * kTestShape.weight_bytes, std::byte{0xAA}), scale(count * kTestShape.scale_bytes, std::byte{0xAA}) {}
+      : weight(count * kTestShape.weight_bytes, std::byte{0xAA}),
+        scale(count * kTestShape.scale_bytes, std::byte{0xAA}) {}
 
   engram::RowPlanes out() { return {weight.data(), scale.data()}; }
 
@@ -102,7 +108,8 @@ struct TestPlanes {
     std::byte row[kTestShape.weight_bytes + kTestShape.scale_bytes];
     make_row(table, id, row);
     return std::memcmp(&weight[idx * kTestShape.weight_bytes], row, kTestShape.weight_bytes) == 0 &&
-           std::memcmp(&scale[idx * kTestShape.scale_bytes], row + kTestShape.weight_bytes, kTestShape.scale_bytes) == 0;
+           std::memcmp(&scale[idx * kTestShape.scale_bytes], row + kTestShape.weight_bytes,
+                       kTestShape.scale_bytes) == 0;
   }
 
   std::vector<std::byte> weight;

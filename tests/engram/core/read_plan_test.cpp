@@ -12,10 +12,12 @@ int main() {
   std::mt19937 random(2);
   for (int round = 0; round < 600; ++round) {
     const std::uint32_t rows_per_page = 1 + random() % 20;
-    const MergeLimits limits{1 + static_cast<std::uint32_t>(random()) % 6, static_cast<std::uint32_t>(random()) % 3};
+    const MergeLimits limits{1 + static_cast<std::uint32_t>(random()) % 6,
+                             static_cast<std::uint32_t>(random()) % 3};
     const std::uint32_t range = 1 + random() % 40'000;
     std::vector<WantedRow> wanted;
-    for (std::uint32_t idx = 0; idx < random() % 3000; ++idx) wanted.push_back({idx, static_cast<std::uint32_t>(random()) % range});
+    for (std::uint32_t idx = 0; idx < random() % 3000; ++idx)
+      wanted.push_back({idx, static_cast<std::uint32_t>(random()) % range});
     if (round == 0) wanted = {{0, 0xFFFFFFFE}, {1, 0}, {2, 0xFFFFFFFE}};
     std::set<std::uint32_t> rows;
     std::set<std::uint32_t> pages;

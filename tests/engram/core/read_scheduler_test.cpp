@@ -80,7 +80,8 @@ class ScriptedDevice final : public PageBackend {
 
 class CountingJob final : public ReadJob {
  public:
-  CountingJob(std::uint32_t first_page, std::uint32_t num_reads, Priority priority, std::uint32_t pages_per_read = 1)
+  CountingJob(std::uint32_t first_page, std::uint32_t num_reads, Priority priority,
+              std::uint32_t pages_per_read = 1)
       : ReadJob(0, make_plan(first_page, num_reads, pages_per_read), priority) {}
 
   void deliver(const PlannedRead&, const std::byte*) override {

@@ -1,4 +1,5 @@
-// The row cache under many threads: right rows or none, never more than its room, staged rows all accounted for.
+// The row cache under many threads: right rows or none, never more than its room, staged rows all accounted
+// for.
 #include <atomic>
 #include <random>
 #include <thread>

@@ -91,8 +91,9 @@ void lookahead_requests(const Fixture& fixture, BackendKind backend) {
         const Ids prompt = pick(fixture.ids[0], 3000, random);
         lookahead.add(request, 0, prompt);
         for (std::size_t chunk = 0; chunk < prompt.size(); chunk += 500) {
-          read_and_check(*store, 0, Ids(prompt.begin() + static_cast<std::ptrdiff_t>(chunk),
-                                        prompt.begin() + static_cast<std::ptrdiff_t>(chunk + 500)));
+          read_and_check(*store, 0,
+                         Ids(prompt.begin() + static_cast<std::ptrdiff_t>(chunk),
+                             prompt.begin() + static_cast<std::ptrdiff_t>(chunk + 500)));
           lookahead.advance(request, 0, chunk + 500);
           if (random() % 9 == 0) break;  // aborted
         }
@@ -142,7 +143,8 @@ void c_entry(const Fixture& fixture, BackendKind backend) {
   Ids ids(fixture.ids[0].begin(), fixture.ids[0].begin() + 100);
   TestPlanes planes(ids.size());
   std::int32_t status = 0;
-  engram_host_call call{{store.get(), 0}, ids.data(), ids.size(), planes.weight.data(), planes.scale.data(), &status};
+  engram_host_call call{{store.get(), 0},     ids.data(),          ids.size(),
+                        planes.weight.data(), planes.scale.data(), &status};
   engram_run_host_call(&call);
   CHECK(status == 0 && planes.holds(99, 0, ids[99]));
   ids[7] = -5;

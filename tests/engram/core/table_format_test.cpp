@@ -12,8 +12,10 @@ void map_agrees_with_brute_force(const PackedHeader& header) {
   const ColumnMap map(std::span(header.columns, header.num_columns));
   std::uint64_t local = 0;
   std::vector<std::uint32_t> expected(header.total_rows + 3, kNoRow);
-  for (const std::int64_t id : owned_ids(header)) expected[static_cast<std::size_t>(id)] = static_cast<std::uint32_t>(local++);
-  for (std::size_t id = 0; id < expected.size(); ++id) CHECK(map.local_row(static_cast<std::int64_t>(id)) == expected[id]);
+  for (const std::int64_t id : owned_ids(header))
+    expected[static_cast<std::size_t>(id)] = static_cast<std::uint32_t>(local++);
+  for (std::size_t id = 0; id < expected.size(); ++id)
+    CHECK(map.local_row(static_cast<std::int64_t>(id)) == expected[id]);
   for (const std::int64_t id : {std::int64_t{-1}, INT64_MIN, INT64_MAX}) CHECK(map.local_row(id) == kNoRow);
 }
 
