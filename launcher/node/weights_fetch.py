@@ -1,8 +1,7 @@
-"""Download a checkpoint to this node with huggingface_hub, then compare every hash with the hub's list."""
+"""Download a checkpoint to this node with huggingface_hub; a file gets its name with the hub's hash alone."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pkgutil
@@ -14,11 +13,21 @@ from typing import IO, Any
 from launcher.node.answer import Refused, answer
 from launcher.node.weights_adopt import listed
 from launcher.node.weights_list import make_manifest
-from launcher.node.weights_manifest import is_safe_name, place
+from launcher.node.weights_manifest import (
+    is_safe_name,
+    is_verified,
+    new_manifest,
+    partial_path,
+    place,
+    read_manifest,
+    stamp_of,
+    sync_directory,
+    write_manifest,
+)
 from launcher.node.weights_prepare import directory_lock, make_directory
 from launcher.node.weights_report import EVERY_S, Report
 
-# huggingface_hub opens one connection a file; more than this gained nothing that was seen.
+# Each thread is one connection; more than this gained nothing that was seen.
 NUM_THREADS = 8
 
 
@@ -31,26 +40,17 @@ def weights_fetch(
     with directory_lock(directory):
         child = _start(_choose(pythons))
         try:
-            _ask(
-                child,
-                {"repo": repo, "revision": revision, "directory": str(directory), "num_threads": NUM_THREADS},
-            )
+            _tell(child, {"repo": repo, "revision": revision})
             said = _hear(child)
             files = _checked(said)
-            total = sum(entry["size_bytes"] for entry in files.values())
-            _check_space(directory, files, total)
-            with Report("fetch", total) as report, _Watch(directory, files, report):
-                _stdin(child).write(b"go\n")
-                _stdin(child).flush()
-                for _ in files:
-                    _hear(child)
+            origin = {"repo": repo, "revision": said["commit"]}
+            manifest = _begin(directory, files, origin)
+            _check_space(directory, files)
+            _download(child, directory, files, manifest)
         finally:
             child.kill()
             child.wait()
-        _refuse_small_changes(directory, files)
-        manifest = make_manifest(directory, origin={"repo": repo, "revision": said["commit"]})
-        _compare(directory, files, manifest["files"])
-        answer({"done": listed(manifest, directory)})
+        answer({"done": listed(make_manifest(directory, origin=origin), directory)})
 
 
 def _choose(pythons: list[str]) -> str:
@@ -67,19 +67,18 @@ def _choose(pythons: list[str]) -> str:
 def _start(python: str) -> subprocess.Popen[bytes]:
     source = pkgutil.get_data("launcher.node", "weights_hub.py")
     assert source is not None
-    environment = {**os.environ, "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    quiet = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     pipe = subprocess.PIPE
-    return subprocess.Popen([python, "-I", "-c", source.decode()], stdin=pipe, stdout=pipe, env=environment)
+    return subprocess.Popen(
+        [python, "-I", "-c", source.decode()], stdin=pipe, stdout=pipe, env={**os.environ, **quiet}
+    )
 
 
-def _stdin(child: subprocess.Popen[bytes]) -> IO[bytes]:
-    assert child.stdin is not None
-    return child.stdin
-
-
-def _ask(child: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
-    _stdin(child).write(json.dumps(request).encode() + b"\n")
-    _stdin(child).flush()
+def _tell(child: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
+    stdin: IO[bytes] | None = child.stdin
+    assert stdin is not None
+    stdin.write(json.dumps(request).encode() + b"\n")
+    stdin.flush()
 
 
 def _hear(child: subprocess.Popen[bytes]) -> dict[str, Any]:
@@ -87,11 +86,12 @@ def _hear(child: subprocess.Popen[bytes]) -> dict[str, Any]:
     line = child.stdout.readline()
     if not line:
         raise Refused(
-            f"The download must end with a result, got exit status {child.wait()} alone.", "repeat it"
+            f"The download must end with a result, got exit status {child.wait()} alone.",
+            "repeat the command: what is here is kept",
         )
     said = json.loads(line)
     if "error" in said:
-        raise Refused(said["error"][:1].upper() + said["error"][1:], said["hint"])
+        raise Refused(said["error"], said["hint"])
     return dict(said)
 
 
@@ -102,20 +102,49 @@ def _checked(said: dict[str, Any]) -> dict[str, Any]:
     return dict(said["files"])
 
 
-def _check_space(directory: Path, files: dict[str, Any], total: int) -> None:
-    have = sum(min(_size(directory / name), entry["size_bytes"]) for name, entry in files.items())
-    have += sum(_size(path) for path in _incomplete(directory))
+def _begin(directory: Path, files: dict[str, Any], origin: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of what is here already; another download's files lose their word."""
+    known = (read_manifest(directory) or {"files": {}})["files"]
+    kept = {
+        name: entry
+        for name, entry in known.items()
+        if name in files and entry["sha256"] == files[name]["sha256"] and is_verified(directory, name, entry)
+    }
+    manifest = new_manifest(kept, origin=origin, left_out=[])
+    write_manifest(directory, manifest)
+    return manifest
+
+
+def _check_space(directory: Path, files: dict[str, Any]) -> None:
+    needed = sum(entry["size_bytes"] - _have(directory, name, entry) for name, entry in files.items())
     disk = os.statvfs(directory)
     free = disk.f_bavail * disk.f_frsize
-    if total - have > free:
+    if needed > free:
         raise Refused(
-            f"{directory} must have {total - have} bytes free for the download, got {free}.",
+            f"{directory} must have {needed} bytes free for the download, got {free}.",
             f"make room, or set paths.models of this node to a larger disk: df -h {directory}",
         )
 
 
+def _download(
+    child: subprocess.Popen[bytes], directory: Path, files: dict[str, Any], manifest: dict[str, Any]
+) -> None:
+    skip = list(manifest["files"])
+    total = sum(entry["size_bytes"] for entry in files.values())
+    with Report("fetch", total) as report, _Watch(directory, files, report):
+        _tell(child, {"directory": str(directory), "skip": skip, "num_threads": NUM_THREADS})
+        for _ in range(len(files) - len(skip)):
+            said = _hear(child)
+            name, path = said["fetched"], directory / said["fetched"]
+            sync_directory(path.parent)
+            status = path.stat()
+            entry = {"size_bytes": status.st_size, "sha256": said["sha256"], "stamp": stamp_of(status)}
+            manifest["files"][name] = entry
+            write_manifest(directory, manifest)
+
+
 class _Watch:
-    """Tells the bytes on disk as they grow: the library tells nobody."""
+    """Tells the bytes on disk as they grow."""
 
     def __init__(self, directory: Path, files: dict[str, Any], report: Report) -> None:
         self._directory, self._files, self._report = directory, files, report
@@ -136,41 +165,16 @@ class _Watch:
             self._tell()
 
     def _tell(self) -> None:
-        now = sum(_size(self._directory / name) for name in self._files)
-        now += sum(_size(path) for path in _incomplete(self._directory))
+        now = sum(_have(self._directory, name, entry) for name, entry in self._files.items())
         self._report.add(now - self._told)
         self._told = now
 
 
-def _incomplete(directory: Path) -> list[Path]:
-    return list((directory / ".cache/huggingface/download").rglob("*.incomplete"))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_blocks * 512 if path.name.endswith(".incomplete") else path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _refuse_small_changes(directory: Path, files: dict[str, Any]) -> None:
-    """Files outside LFS have no sha256 on the hub, but git's own hash."""
-    for name, entry in files.items():
-        if entry["git_sha1"]:
-            data = (directory / name).read_bytes()
-            seen = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-            if seen != entry["git_sha1"]:
-                raise _differs(directory, name, entry["git_sha1"], seen)
-
-
-def _compare(directory: Path, files: dict[str, Any], seen: dict[str, Any]) -> None:
-    for name, entry in files.items():
-        if entry["sha256"] and seen[name]["sha256"] != entry["sha256"]:
-            raise _differs(directory, name, entry["sha256"], seen[name]["sha256"])
-
-
-def _differs(directory: Path, name: str, expected: str, seen: str) -> Refused:
-    return Refused(
-        f"{name} must have hash {expected[:16]}... as on the hub, got {seen[:16]}... ({directory / name}).",
-        f"fetch it again: rm {directory / name}; sparkctl weights fetch",
-    )
+def _have(directory: Path, name: str, entry: dict[str, Any]) -> int:
+    """Bytes of a file that need not come again."""
+    for path in (directory / name, partial_path(directory, name)):
+        try:
+            return min(path.stat().st_size, int(entry["size_bytes"]))
+        except OSError:
+            continue
+    return 0

@@ -61,6 +61,11 @@ class NetnsNode:
         """Home folder as a process in the node sees it."""
         return "/root" if self.user == "root" else str(self.home)
 
+    @property
+    def init_pid(self) -> int:
+        """Pid outside of the node's process 1; /proc/PID/root is the node's file system."""
+        return self._pid
+
     def start(self, *, bridge: str, hosts_text: str, client_public_key: Path) -> None:
         """Make the namespaces, plug the cable into `bridge`, start the server; returns when it listens."""
         self._write_files(hosts_text, client_public_key)

@@ -25,8 +25,11 @@ def write_shard(path: Path, tensors: dict[str, int], *, seed: int = 0) -> None:
         header[name] = {"dtype": "U8", "shape": [length], "data_offsets": [end, end + length]}
         end += length
     text = json.dumps(header).encode()
-    data = random.Random(f"{path.name} {seed}").randbytes(end)
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    source = random.Random(f"{path.name} {seed}")
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for begin in range(0, end, 1 << 24):
+            file.write(source.randbytes(min(1 << 24, end - begin)))
 
 
 def write_checkpoint(directory: Path, *, seed: int = 0, scale: int = 1) -> Path:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from launcher.connect import SshOptions, connect_all
 from launcher.errors import SparkctlError
@@ -264,6 +267,69 @@ def small_disk(node: NetnsNode, size: str) -> None:
         ["sh", "-c", f"mkdir -p {place} && mount -t tmpfs -o size={size},mode=777 tmpfs {place}"]
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_disk_that_fills_under_the_copy_keeps_what_is_there(cluster: Cluster) -> None:
+    """Room when asked, none later: another process takes it, here when some bytes have arrived."""
+    cluster.adopt()
+    assert cluster.hosts["node1"].exec(SLOW).returncode == 0
+    ill = cluster.hosts["node3"]
+    small_disk(ill, "90m")
+    place = f"{ill.home_inside}/models"
+    find = f"find {place} -name '.model*{PARTIAL_SUFFIX}' -size +200k"
+    script = f'until [ -n "$({find})" ]; do sleep 0.05; done; cat /dev/zero > {place}/hog'
+    hog = threading.Thread(target=ill.exec, args=(["sh", "-c", script],))
+    hog.start()
+    try:
+        error = refusal(cluster.push)
+        listing = ill.exec(["ls", "-A", f"{place}/m"]).stdout.decode()
+        ill.exec(["rm", f"{place}/hog"])
+        cluster.hosts["node1"].exec(["tc", "qdisc", "del", "dev", "fabric0", "root"])
+        result = cluster.push()
+        states = cluster.states(quick=False)
+    finally:
+        hog.join()
+        cluster.hosts["node1"].exec(["tc", "qdisc", "del", "dev", "fabric0", "root"])
+        ill.exec(["umount", place])
+    assert error.node == "node3"
+    assert "No space left on device" in error.message
+    assert PARTIAL_SUFFIX in listing
+    assert 0 < result.received["node3"].received_bytes < result.files.total_bytes
+    assert [item.state for item in states] == ["complete"] * 3
+
+
+def test_the_commands_from_end_to_end(cluster: Cluster, tmp_path: Path) -> None:
+    """As a user types them; page cache measured by fincore in the node."""
+    topology = tmp_path / "topology.yaml"
+    spec = netns_topology(cluster.hosts).model_dump(mode="json", exclude_unset=True)
+    topology.write_text(yaml.safe_dump(spec))
+
+    def sparkctl(verb: str, *words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "launcher", "weights", verb, *words]
+        argv += ["--topology", str(topology), "--model-path", "m"]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+    assert "every sha256 known" in sparkctl("fetch", "--from", "m").stdout
+    pushed = sparkctl("push", "--json")
+    assert json.loads(pushed.stdout)["nodes"]["node2"]["num_received"] == NUM_FILES
+    assert "node3: receive 100 %" in pushed.stderr and "MB/s" in pushed.stderr
+    assert sparkctl("verify", "--quick").stdout.count(": complete") == 3
+    shard = f"{cluster.hosts['node3'].home_inside}/models/m/{sorted(SHARDS)[1]}"
+    node = cluster.hosts["node3"]
+    node.exec(["cat", shard])
+    fincore = ["fincore", "-b", "-n", "-o", "RES", shard]
+    assert int(node.exec(fincore).stdout) > 0
+    assert sparkctl("drop-cache").returncode == 0
+    assert int(node.exec(fincore).stdout) == 0
+    node.exec(["rm", shard])
+    bad = sparkctl("verify", "--quick")
+    assert bad.returncode == 5
+    assert "node3: partial" in bad.stdout and f"{sorted(SHARDS)[1]}: missing" in bad.stdout
+    assert "-> sparkctl weights push --from NODE" in bad.stderr
+    status = sparkctl("status", "--json")
+    assert [item["state"] for item in json.loads(status.stdout)] == ["complete", "complete", "partial"]
+    wrong = sparkctl("push", "--from", "node9")
+    assert (wrong.returncode, "got 'node9'" in wrong.stderr) == (2, True)
 
 
 def test_a_read_only_home_is_refused(cluster: Cluster) -> None:
