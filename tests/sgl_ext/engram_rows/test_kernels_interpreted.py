@@ -59,15 +59,19 @@ def check_export(tp: int, rank: int) -> None:
         assert out[layer, 11 * own :].eq(0).all()
 
 
-CASES = {
-    f"dequantise {tp} {dim}": f"check_dequantise({tp}, {dim})" for tp in (1, 2, 3, 4) for dim in (64, 256)
-} | {f"export {rank} of {tp}": f"check_export({tp}, {rank})" for tp, rank in ((1, 0), (2, 1), (3, 2), (4, 1))}
+def check_all() -> None:
+    for tp in (1, 2, 3, 4):
+        for dim in (64, 256):
+            check_dequantise(tp, dim)
+    for tp, rank in ((1, 0), (2, 1), (3, 2), (4, 1)):
+        check_export(tp, rank)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_kernel_does_what_the_plain_form_does(name: str) -> None:
-    """In a process of its own: the interpreter is chosen when Triton is imported."""
-    program = f"from tests.sgl_ext.engram_rows import test_kernels_interpreted as t\nt.{CASES[name]}"
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_kernels_do_what_the_plain_form_does() -> None:
+    """In a process of its own: the interpreter is chosen when Triton is imported. One process: importing is slow."""
+    program = "from tests.sgl_ext.engram_rows import test_kernels_interpreted as t; t.check_all()"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
