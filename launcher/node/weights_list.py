@@ -29,13 +29,18 @@ def weights_list(*, models: str, model_path: str, leave_out: list[str]) -> None:
     directory = place(models, model_path)
     manifest = make_manifest(directory, origin={"directory": str(directory)}, expect_same=True)
     files = {
-        name: {"size_bytes": entry["size_bytes"], "sha256": entry["sha256"]}
+        name: {
+            "size_bytes": entry["size_bytes"],
+            "sha256": entry["sha256"],
+            "source_stamp": entry["stamp"],
+        }
         for name, entry in manifest["files"].items()
     }
     dropped, index = subset(directory, leave_out)
     if dropped:
         files = {name: entry for name, entry in files.items() if name not in dropped}
-        files[INDEX_NAME] = {"size_bytes": len(index), "sha256": hashlib.sha256(index).hexdigest()}
+        sha256 = hashlib.sha256(index).hexdigest()
+        files[INDEX_NAME] = {"size_bytes": len(index), "sha256": sha256, "source_stamp": None}
     left_out = sorted({*manifest["left_out"], *leave_out})
     answer(
         {

@@ -20,6 +20,7 @@ from launcher.node.weights_manifest import (
     partial_path,
     place,
     read_manifest,
+    stamp_of,
     write_manifest,
 )
 from launcher.node.weights_report import Report
@@ -38,6 +39,7 @@ def weights_prepare(
     directory = place(models, model_path)
     make_directory(directory)
     with directory_lock(directory):
+        _refuse_source(directory, files)
         manifest = open_manifest(directory, files, origin, left_out)
         _adopt(directory, manifest["files"])
         num_present = len(files) - len(missing_files(directory, manifest["files"]))
@@ -103,8 +105,26 @@ def open_manifest(
     merged = {}
     for name, entry in files.items():
         same = name in known and known[name]["sha256"] == entry["sha256"]
-        merged[name] = {**entry, "stamp": known[name].get("stamp") if same else None}
+        stamp = known[name].get("stamp") if same else None
+        merged[name] = {"size_bytes": entry["size_bytes"], "sha256": entry["sha256"], "stamp": stamp}
     return new_manifest(merged, origin=origin, left_out=left_out)
+
+
+def _refuse_source(directory: Path, files: dict[str, Any]) -> None:
+    """The source's own directory, seen over NFS or from a node on the same machine: a subset would ruin it.
+
+    The same inodes and times throughout are the same files; a copy has inodes of its own.
+    """
+    stamps = {name: entry["source_stamp"] for name, entry in files.items() if entry.get("source_stamp")}
+    try:
+        is_same = all(stamp_of((directory / name).stat()) == stamp for name, stamp in stamps.items())
+    except OSError:
+        return
+    if stamps and is_same:
+        raise Refused(
+            f"{directory} must be a directory of this node's own, got the source's (shared or the same).",
+            "a shared checkpoint needs no push: sparkctl weights verify; or set paths.models of this node",
+        )
 
 
 def missing_files(directory: Path, files: dict[str, Any]) -> list[Any]:

@@ -26,6 +26,10 @@ from launcher.node.weights_wire import (
 GREETING_S = 5
 MAX_CONNECTIONS = 64
 SENDFILE_BYTES = 8 << 20
+# A launcher that vanished without a word must not leave this listening for ever. Receivers that go on with a
+# partial file hash it first, for minutes.
+IDLE_S = 900
+NUM_OWN_THREADS = 2  # this one, and the one that waits for the launcher's end
 
 
 def weights_serve(
@@ -46,9 +50,17 @@ def weights_serve(
     with listener:
         end_with_launcher()
         answer({"listening": listener.getsockname()[1]})
-        places = threading.Semaphore(MAX_CONNECTIONS)
+        listener.settimeout(IDLE_S)
+        places = threading.BoundedSemaphore(MAX_CONNECTIONS)
         while True:
-            connection, _ = listener.accept()
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                if threading.active_count() > NUM_OWN_THREADS:
+                    continue
+                raise Refused(
+                    f"Receivers must connect within {IDLE_S} s, got none.", "repeat the push"
+                ) from None
             places.acquire()
             threading.Thread(target=_serve, args=(connection, source, tokens, places), daemon=True).start()
 

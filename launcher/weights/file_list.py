@@ -15,6 +15,8 @@ T = TypeVar("T", bound=FrozenModel)
 class FileEntry(FrozenModel):
     size_bytes: Annotated[int, Field(ge=0)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    # (mtime_ns, inode) on the source; None for the index of a subset, which is on no disk.
+    source_stamp: Annotated[tuple[int, int], Field(strict=False)] | None
 
 
 class FileList(FrozenModel):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from launcher.call_node import NodeStream
-from launcher.errors import PreflightRefused, SparkctlError
+from launcher.errors import PreflightRefused, UsageError
 from launcher.remote import Remote
 from launcher.run_on_all import Result, errors_of, group_by_reason, run_on_all
 from launcher.topology import Node
@@ -47,7 +47,7 @@ class PushResult:
 def push(job: Push, remotes: Mapping[str, Remote], tell: Tell) -> PushResult:
     """Blocks until every node has every file, or raises for those that have not; what is there is kept."""
     if any(node.name == job.source.name for node in job.targets):
-        raise SparkctlError(f"the source {job.source.name} must not be its own target")
+        raise UsageError(f"the source {job.source.name} must not be its own target", hint="--from or --to")
     source = remotes[job.source.name]
     where: dict[str, Any] = {
         "models": job.source.paths.models,

@@ -91,6 +91,9 @@ def cluster(hosts: NetnsHosts) -> Iterator[Cluster]:
     for node in hosts.nodes:
         for name in ("models", ".cache"):
             shutil.rmtree(node.home / name, ignore_errors=True)
+    deadline = time.monotonic() + 5  # what is left meets the end of its stdin now
+    while any(node.processes() for node in hosts.nodes) and time.monotonic() < deadline:
+        time.sleep(0.02)
     assert all(node.processes() == [] and node.listening_ports() == set() for node in hosts.nodes)
 
 
@@ -379,6 +382,25 @@ def test_a_shard_that_changes_under_the_copy_is_refused(cluster: Cluster) -> Non
     nothing_looks_whole(cluster, "node3", shard)
     arrived = cluster.models("node2") / "m" / shard  # node2 may have had all of it by then
     assert not arrived.exists() or arrived.read_bytes() == before
+
+
+def test_a_shared_directory_is_not_pushed_onto_itself(cluster: Cluster) -> None:
+    """node3 sees node1's models, as over NFS: leaving parts out would take them from the source."""
+    cluster.adopt()
+    shared = cluster.hosts["node3"]
+    place = f"{shared.home_inside}/models"
+    source = cluster.models("node1")
+    done = shared.exec(["sh", "-c", f"mkdir -p {place} && mount --bind {source} {place}"])
+    assert done.returncode == 0, done.stderr
+    before = content(source / "m")
+    try:
+        error = refusal(lambda: cluster.push(leave_out=("engram",)))
+    finally:
+        shared.exec(["umount", place])
+    assert error.node == "node3"
+    assert "must be a directory of this node's own, got the source's" in error.message
+    assert content(source / "m") == before
+    assert cluster.states()[0].state == "complete"
 
 
 def test_status_tells_complete_partial_different_and_absent(cluster: Cluster) -> None:
