@@ -16,6 +16,7 @@ from launcher.cli import (
     down,
     engram,
     fit,
+    install,
     logs,
     plan,
     recipe,
@@ -51,6 +52,7 @@ app.command("logs")(logs.logs)
 app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
 app.command("fit")(fit.fit)
+app.command("install")(install.install)
 app.add_typer(engram.app, name="engram")
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(topology.app, name="topology")

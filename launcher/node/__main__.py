@@ -60,6 +60,18 @@ def handle(request: dict[str, Any]) -> None:
         from launcher.node.collective import collective
 
         collective(**request)
+    elif verb == "install_wheels":
+        from launcher.node.install_wheels import install_wheels
+
+        install_wheels(**request)
+    elif verb == "install_engine":
+        from launcher.node.install_engine import install_engine
+
+        install_engine(**request)
+    elif verb == "install_rollback":
+        from launcher.node.install_engine import install_rollback
+
+        install_rollback(**request)
     elif verb.startswith("weights_"):
         from launcher.node.weights_verbs import weights_verb
 

@@ -21,13 +21,15 @@ from launcher.node.weights_scan import check, scan
 from launcher.node.weights_subset import INDEX_NAME, subset
 
 
-def weights_list(*, models: str, model_path: str, leave_out: list[str]) -> None:
+def weights_list(*, models: str, model_path: str, leave_out: list[str], is_checkpoint: bool = True) -> None:
     """For a push from this node. Last line: {"done": {"directory", "origin", "left_out", "files"}}.
 
     Only files that the manifest vouches for need no hashing. A file that changed since is refused.
     """
     directory = place(models, model_path)
-    manifest = make_manifest(directory, origin={"directory": str(directory)}, expect_same=True)
+    manifest = make_manifest(
+        directory, origin={"directory": str(directory)}, expect_same=True, is_checkpoint=is_checkpoint
+    )
     files = {
         name: {
             "size_bytes": entry["size_bytes"],
@@ -54,13 +56,16 @@ def weights_list(*, models: str, model_path: str, leave_out: list[str]) -> None:
     )
 
 
-def make_manifest(directory: Path, *, origin: dict[str, Any], expect_same: bool = False) -> dict[str, Any]:
+def make_manifest(
+    directory: Path, *, origin: dict[str, Any], expect_same: bool = False, is_checkpoint: bool = True
+) -> dict[str, Any]:
     """Scan, check and hash; write and return the manifest.
 
     `expect_same`: what an earlier manifest lists must still be so, byte by byte.
     """
     found = scan(directory)
-    check(directory)
+    if is_checkpoint:
+        check(directory)
     known = read_manifest(directory) or new_manifest({}, origin=origin, left_out=[])
     missing = sorted(set(known["files"]) - set(found))
     if expect_same and missing:

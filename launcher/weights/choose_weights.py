@@ -58,6 +58,11 @@ def choose_weights(
             "the checkpoint must be named by a recipe or a path",
             hint="sparkctl weights status --recipe v41-flash-3x, or --model-path PATH",
         )
+    return Weights(nodes=topology_nodes(topology, num_nodes), model_path=model_path, repo=None, revision=None)
+
+
+def topology_nodes(topology: str | None, num_nodes: int | None) -> tuple[Node, ...]:
+    """All nodes of the topology, or its first ones. Raises UsageError without one."""
     path = find_topology(topology) if topology else default_topology_path()
     if topology is None and not Path(path).is_file():
         raise UsageError(
@@ -67,4 +72,4 @@ def choose_weights(
     read, _ = read_topology(path)
     if num_nodes is not None:
         read = first_nodes(read, num_nodes, path)
-    return Weights(nodes=read.nodes, model_path=model_path, repo=None, revision=None)
+    return read.nodes

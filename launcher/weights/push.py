@@ -28,12 +28,16 @@ LISTEN_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
-    """`model_path` is absolute, or below each node's paths.models."""
+    """`model_path` is absolute, or below each node's paths.models.
+
+    `is_checkpoint`: index and shards must agree; else it is any directory of files.
+    """
 
     source: Node
     targets: tuple[Node, ...]
     model_path: str
     leave_out: tuple[str, ...] = ()
+    is_checkpoint: bool = True
     num_streams: int = NUM_STREAMS
 
 
@@ -54,7 +58,7 @@ def push(job: Push, remotes: Mapping[str, Remote], tell: Tell) -> PushResult:
         "model_path": job.model_path,
         "leave_out": list(job.leave_out),
     }
-    files = follow(source, "weights_list", FileList, tell, **where)
+    files = follow(source, "weights_list", FileList, tell, is_checkpoint=job.is_checkpoint, **where)
     targets = {node.name: node for node in job.targets}
     to_targets = [remotes[name] for name in targets]
 
