@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.errors import ConfigError
+from launcher.plan_rules import plan_problem
 from launcher.topology import Node
 
 SCHEMA_VERSION = 1
@@ -130,5 +131,11 @@ def plan_from_json(text: str, *, source: str = "the plan") -> LaunchPlan:
         raise ConfigError(
             f"{source} must have schema_version {SCHEMA_VERSION}, got {plan.schema_version}",
             hint="write it again with: sparkctl plan --output plan.json",
+        )
+    problem = plan_problem(plan)
+    if problem:
+        raise ConfigError(
+            f"{source} is no launch plan: {problem}",
+            hint="correct it, or write it again with: sparkctl plan --output plan.json",
         )
     return plan
