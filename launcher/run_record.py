@@ -19,6 +19,7 @@ from typing import Any
 from launcher.errors import ConfigError, NoSuchRun, UsageError
 from launcher.node.run_dir import write_file
 from launcher.plan import LaunchPlan, NodePlan, plan_from_json, plan_to_json
+from launcher.plan_rules import is_run_id
 
 KEEP_RECORDS = 50
 
@@ -46,6 +47,12 @@ def _place(node: NodePlan) -> tuple[str, str, str]:
 
 def control_root() -> Path:
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
+    if not Path(base).is_absolute():
+        # Each directory would have runs of its own, which `down` elsewhere never finds.
+        raise ConfigError(
+            f"XDG_STATE_HOME must be an absolute path, got {base!r}",
+            hint="unset XDG_STATE_HOME, or correct it",
+        )
     return Path(base) / "sparkctl" / "control"
 
 
@@ -76,10 +83,11 @@ class RunRecords:
     def load(self, run_id: str) -> RunRecord:
         """Raises NoSuchRun, naming the runs there are."""
         path = self.root / run_id / "record.json"
-        if "/" in run_id or not path.is_file():
+        if not is_run_id(run_id) or not path.is_file():
             known = ", ".join(self.run_ids()[:3]) or "none"
             raise NoSuchRun(
-                f"there must be a run {run_id}, this machine has {known}", hint="sparkctl status --all"
+                f"there must be a run {run_id[:80] or repr(run_id)}, this machine has {known}",
+                hint="sparkctl status --all",
             )
         try:
             value = json.loads(path.read_text())
@@ -91,7 +99,7 @@ class RunRecords:
                 note=value["note"],
                 skipped_checks=tuple(value["skipped_checks"]),
             )
-        except (ValueError, KeyError, TypeError, ConfigError) as error:
+        except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
             raise ConfigError(
                 f"the record of run {run_id} must be one that this version wrote, got: {error}",
                 hint=f"if nothing of it runs any more, remove {path.parent}",
@@ -129,7 +137,7 @@ class RunRecords:
 
     def choose(self, run_id: str | None) -> RunRecord:
         """The named run, or the only open one, or the newest. Raises NoSuchRun or UsageError."""
-        if run_id:
+        if run_id is not None:  # an empty one is a shell variable that nobody set: never "any run"
             return self.load(run_id)
         still_open = self.open_records()
         if len(still_open) > 1:
