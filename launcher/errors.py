@@ -24,6 +24,7 @@ class SparkctlError(Exception):
     """Root of the tree. `message` says what is wrong, `hint` the next command or value, `node` where."""
 
     exit_code = 70
+    usual_hint = ""  # said when the error has no hint of its own
     shown = False  # True once a person has been told: a failure is told before the clean-up that follows it
 
     def __init__(self, message: str, *, hint: str = "", node: str | None = None) -> None:
@@ -39,10 +40,12 @@ class SparkctlError(Exception):
 
 class UsageError(SparkctlError):
     exit_code = 2
+    usual_hint = "sparkctl --help"
 
 
 class ConfigError(SparkctlError):
     exit_code = 3
+    usual_hint = "correct it and type the same again; docs/recipes.md and docs/topologies.md explain the keys"
 
 
 class NodeUnreachable(SparkctlError):

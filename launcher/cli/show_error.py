@@ -13,5 +13,6 @@ def show_error(error: SparkctlError) -> None:
     typer.secho(f"error: {first}", err=True, fg=typer.colors.RED)
     for line in rest:
         typer.echo(f"  {line}", err=True)
-    if error.hint:
-        typer.echo(f"  -> {error.hint}", err=True)
+    hint = error.hint or error.usual_hint
+    if hint:
+        typer.echo(f"  -> {hint}", err=True)
