@@ -10,7 +10,12 @@ from launcher.errors import UsageError
 
 
 def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Temporary file beside it, fsync, rename, fsync of the directory. Raises UsageError."""
+    """Temporary file beside it, fsync, rename, fsync of the directory. Raises UsageError.
+
+    A device, pipe or directory is refused: the rename would put a file in its place.
+    """
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} must be a regular file, or none yet.", hint="give the output another name")
     temporary = ""
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -28,4 +33,7 @@ def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
     except OSError as error:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
-        raise UsageError(f"{path} must be writable, got: {error.strerror}.") from error
+        raise UsageError(
+            f"{path} must be writable, got: {error.strerror}.",
+            hint=f"give the output another name, or look at: ls -ld {path.parent}; df {path.parent}",
+        ) from error

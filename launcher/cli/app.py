@@ -26,11 +26,13 @@ from launcher.cli import (
     up,
     weights,
 )
+from launcher.cli.run_verb import Verbs, unexpected
 from launcher.cli.show_error import show_error
 from launcher.errors import SparkctlError
 
 app = typer.Typer(
     name="sparkctl",
+    cls=Verbs,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -88,14 +90,8 @@ def main() -> None:
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output went away (`sparkctl logs | head`): nothing is wrong.
-        sys.stderr.close()
-        sys.exit(0)
     except Exception as error:
         if os.environ.get("SPARKCTL_DEBUG"):
             raise
-        show_error(
-            SparkctlError(f"unexpected {type(error).__name__}: {error}", hint="SPARKCTL_DEBUG=1 shows where")
-        )
+        show_error(unexpected(error))
         sys.exit(SparkctlError.exit_code)

@@ -26,9 +26,11 @@ def down(
 
     from launcher.connect import SshOptions
     from launcher.end_run import end_run
-    from launcher.errors import NodeUnreachable
+    from launcher.errors import NodeUnreachable, UsageError
     from launcher.run_record import RunRecords
 
+    if all_runs and run is not None:
+        raise UsageError("--all must stand without --run, got both", hint=f"sparkctl down --run {run[:80]}")
     records = RunRecords()
     if all_runs or (run is None and not records.open_records()):
         chosen = records.open_records()

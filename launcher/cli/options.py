@@ -17,7 +17,7 @@ TopologyOption = Annotated[
     ),
 ]
 NodesOption = Annotated[
-    int | None, typer.Option("--nodes", "-n", metavar="N", help="How many nodes: 1 to 4.")
+    int | None, typer.Option("--nodes", "-n", metavar="N", min=1, help="How many nodes: 1 to 4.")
 ]
 PortOption = Annotated[
     int | None, typer.Option("--port", metavar="PORT", min=1, max=65535, help="Port of the API.")

@@ -41,15 +41,23 @@ def plan(
     """
     from launcher.choose_inputs import choose_inputs
     from launcher.connect import SshOptions, connect_all
+    from launcher.errors import UsageError
     from launcher.launch_cluster import new_run_id, prepare
     from launcher.plan import plan_to_json
+    from launcher.plan_rules import RUN_ID_FORM, is_run_id
+    from launcher.write_file import write_file
 
+    if run_id is not None and not is_run_id(run_id):
+        raise UsageError(
+            f"--run-id must be {RUN_ID_FORM}, got {run_id[:80]!r}",
+            hint="leave it out: every plan gets its own",
+        )
     inputs = choose_inputs(recipe=recipe, topology=topology, nodes=nodes, port=port)
     with connect_all(inputs.topology.nodes, SshOptions(accept_new_host_keys=accept_new_host_keys)) as remotes:
         made, _ = prepare(inputs.recipe, inputs.topology, remotes, run_id=run_id or new_run_id())
     text = plan_to_json(made)
     if output is not None:
-        output.write_text(text)
+        write_file(output, text)
         typer.echo(f"wrote {output}; carry it out with: sparkctl up --plan {output}", err=True)
     if json:
         typer.echo(text, nl=False)

@@ -22,7 +22,11 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*(_escape(cell) for cell in row))
     is_terminal = sys.stdout.isatty()
-    Console(file=sys.stdout, width=None if is_terminal else _PIPE_WIDTH, highlight=False).print(table)
+    console = Console(file=sys.stdout, width=None if is_terminal else _PIPE_WIDTH, highlight=False)
+    # rich's own writing ends with status 1 when the reader goes (`recipe list | head`).
+    with console.capture() as drawn:
+        console.print(table)
+    typer.echo(drawn.get(), nl=False)
 
 
 def print_columns(rows: Sequence[Sequence[str]]) -> None:

@@ -31,8 +31,11 @@ def status(
 
     from launcher.cluster_status import as_json, read_status
     from launcher.connect import SshOptions
+    from launcher.errors import UsageError
     from launcher.run_record import RunRecords
 
+    if all_runs and run is not None:
+        raise UsageError("--all must stand without --run, got both", hint=f"sparkctl status --run {run[:80]}")
     records = RunRecords()
     if all_runs:
         _list_runs(records, as_json=json)

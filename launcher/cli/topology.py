@@ -154,6 +154,18 @@ def _ask_nodes(draft: TopologyDraft, *, accept_new_host_keys: bool) -> TopologyD
         raise
 
 
+def _make_directory(path: Path) -> None:
+    from launcher.errors import UsageError
+
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--output must be in a directory that can be made, got {path}: {error.strerror}.",
+            hint="choose another --output, or - to print the file",
+        ) from error
+
+
 def _usual_layout(num_nodes: int) -> Layout:
     return "pair" if num_nodes == 2 else "switch"
 
@@ -177,7 +189,7 @@ def _write(draft: TopologyDraft, output: Path) -> None:
     if str(output) == "-":
         typer.echo(text, nl=False)
     else:
-        output.parent.mkdir(parents=True, exist_ok=True)
+        _make_directory(output.parent)
         write_file(output, text)
         typer.echo(f"{output} is written.")
     if missing:
