@@ -1,5 +1,6 @@
 """The Engram planes of a checkpoint folder, by file and offset; nothing is loaded."""
 
+import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -80,8 +81,11 @@ def open_checkpoint(directory: Path, *, revision: str | None = None) -> Checkpoi
 
 
 def find_revision(directory: Path) -> str | None:
-    """The commit that the download tool left in the path or in its metadata, if any."""
+    """The commit that the download tool left in the path or in its metadata, or the seed of a tiny model."""
     real = directory.resolve()
+    tiny = real / "tiny_model.json"
+    if tiny.is_file():
+        return f"tiny-{hashlib.sha256(tiny.read_bytes()).hexdigest()[:32]}"
     if real.parent.name == "snapshots" and _COMMIT.fullmatch(real.name):
         return real.name
     metadata = real / ".cache" / "huggingface" / "download" / "config.json.metadata"

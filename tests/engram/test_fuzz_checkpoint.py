@@ -166,3 +166,11 @@ def test_revision_is_found_or_asked_for(tmp_path: Path) -> None:
     record.parent.mkdir(parents=True)
     record.write_text(f"{OTHER_REVISION}\nabc\n1.0\n")
     assert find_revision(plain) == OTHER_REVISION
+
+
+def test_a_tiny_model_is_its_own_record(tmp_path: Path) -> None:
+    build_checkpoint(tmp_path)
+    (tmp_path / "tiny_model.json").write_text('{"kind": "v41", "seed": 0}')
+    first = open_checkpoint(tmp_path).revision
+    (tmp_path / "tiny_model.json").write_text('{"kind": "v41", "seed": 1}')
+    assert first.startswith("tiny-") and open_checkpoint(tmp_path).revision != first
