@@ -33,17 +33,17 @@ def default_topology_path() -> Path:
 def choose_inputs(*, recipe: str | None, topology: str | None, nodes: int | None, port: int | None) -> Inputs:
     """Without recipe and topology: the embedded default, N nodes on this machine.
 
-    A recipe alone takes the user's own topology file; a topology alone is refused, because nothing would say
-    what to serve on it.
+    A recipe alone takes the user's own topology file, but one for the CPU engine takes this machine. A
+    topology alone is refused, because nothing would say what to serve on it.
     """
     if topology is not None and recipe is None:
         raise UsageError(
             "a recipe must be named for a topology",
             hint=f"sparkctl up --recipe NAME --topology {topology}; sparkctl recipe list",
         )
-    if recipe is None or recipe in LOCAL_RECIPES.values():
-        return _embedded(recipe, topology, nodes, port)
-    chosen, _ = load_recipe(recipe)
+    chosen = None if recipe is None else load_recipe(recipe)[0]
+    if chosen is None or (chosen.engine.runtime == "cpu" and topology is None):
+        return _embedded(chosen, nodes, port)
     path = Path(topology) if topology else default_topology_path()
     if topology is None and not path.is_file():
         raise UsageError(
@@ -57,35 +57,28 @@ def choose_inputs(*, recipe: str | None, topology: str | None, nodes: int | None
     )
 
 
-def _embedded(recipe: str | None, topology: str | None, nodes: int | None, port: int | None) -> Inputs:
-    count = nodes or next((n for n, name in LOCAL_RECIPES.items() if name == recipe), 3)
+def _embedded(chosen: Recipe | None, nodes: int | None, port: int | None) -> Inputs:
+    """A recipe for the CPU engine, or the default one: as many stand-ins for nodes as it has."""
+    count = nodes or (chosen.parallelism.nodes if chosen else 3)
     if count not in LOCAL_RECIPES:
         raise UsageError(
             f"--nodes must be 1 to {max(LOCAL_RECIPES)} for the embedded default, got {count}",
             hint="sparkctl up --nodes 3",
         )
-    name = recipe or LOCAL_RECIPES[count]
-    chosen, _ = load_recipe(name)
-    if topology is not None:
-        read, _ = read_topology(Path(topology))
-        return Inputs(
-            recipe=with_port(chosen, port), topology=read, how=f"recipe {name} on topology {topology}"
-        )
-    how = f"the embedded default: {count} node(s) on this machine, real SGLang on CPU (recipe {name})"
+    chosen = chosen or load_recipe(LOCAL_RECIPES[count])[0]
+    how = f"the embedded default: {count} node(s) on this machine, real SGLang on CPU (recipe {chosen.name})"
     return Inputs(recipe=with_port(chosen, port), topology=on_this_engine(local_topology(count)), how=how)
 
 
 def on_this_engine(topology: Topology) -> Topology:
-    """The embedded nodes run the engine that is installed beside this launcher."""
+    """The embedded nodes run the engine that is installed beside this launcher, and share its data."""
+    own = {
+        "engine": sys.prefix,
+        "models": "~/.local/share/sparkctl/models",
+        "engram": "~/.local/share/sparkctl/engram",
+    }
     nodes = tuple(
-        node.model_copy(
-            update={
-                "paths": node.paths.model_copy(
-                    update={"engine": sys.prefix, "models": "~/.local/share/sparkctl/models"}
-                )
-            }
-        )
-        for node in topology.nodes
+        node.model_copy(update={"paths": node.paths.model_copy(update=own)}) for node in topology.nodes
     )
     return topology.model_copy(update={"nodes": nodes})
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from launcher.call_node import ask_node
-from launcher.make_plan import node_port, run_ports
+from launcher.make_plan import node_port, node_ranks, num_ranks, run_ports
 from launcher.node_facts import NodeFacts, parse_facts
-from launcher.plan import LaunchPlan
+from launcher.plan import LaunchPlan, NodePlan
 from launcher.recipe import Recipe
 from launcher.remote import Remote
 from launcher.run_on_all import Result, run_on_all
@@ -29,6 +29,16 @@ class NodeProbe:
     model_path: str | None
     runtime: str
     ports: PortList
+    packed: PackedProbe | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedProbe:
+    """The packed Engram files that a node must have. `path` is absolute, or relative to its paths.engram."""
+
+    path: str
+    ranks: tuple[int, ...]
+    tp: int
 
 
 def probes_for_recipe(recipe: Recipe, topology: Topology, *, run_id: str) -> tuple[NodeProbe, ...]:
@@ -38,9 +48,23 @@ def probes_for_recipe(recipe: Recipe, topology: Topology, *, run_id: str) -> tup
         return ((recipe.server.host, recipe.server.port), *_run_ports(run_id))
 
     return tuple(
-        NodeProbe(node=node, model_path=recipe.model.path, runtime=recipe.engine.runtime, ports=ports(rank))
+        NodeProbe(
+            node=node,
+            model_path=recipe.model.path,
+            runtime=recipe.engine.runtime,
+            ports=ports(rank),
+            packed=_packed_of_recipe(recipe, rank),
+        )
         for rank, node in enumerate(topology.nodes)
     )
+
+
+def _packed_of_recipe(recipe: Recipe, node_rank: int) -> PackedProbe | None:
+    engram = recipe.extensions.engram
+    if engram.residence != "nvme" or engram.packed_path is None:
+        return None
+    tp = recipe.parallelism.tp
+    return PackedProbe(path=engram.packed_path, ranks=node_ranks(recipe, node_rank), tp=tp)
 
 
 def probes_for_plan(plan: LaunchPlan) -> tuple[NodeProbe, ...]:
@@ -50,10 +74,19 @@ def probes_for_plan(plan: LaunchPlan) -> tuple[NodeProbe, ...]:
 
     return tuple(
         NodeProbe(
-            node=node.node, model_path=node.model_path, runtime=plan.runtime, ports=ports(node.node_rank)
+            node=node.node,
+            model_path=node.model_path,
+            runtime=plan.runtime,
+            ports=ports(node.node_rank),
+            packed=_packed_of_plan(plan, node),
         )
         for node in plan.nodes
     )
+
+
+def _packed_of_plan(plan: LaunchPlan, node: NodePlan) -> PackedProbe | None:
+    path = node.environment.get("SPARKCTL_ENGRAM_DIR")
+    return None if path is None else PackedProbe(path=path, ranks=node.ranks, tp=num_ranks(plan))
 
 
 def _run_ports(run_id: str) -> PortList:
@@ -79,6 +112,7 @@ def gather_facts(
             ports=probe.ports,
             engine_runtime=probe.runtime,
             engine_python=posixpath.join(probe.node.paths.engine, "bin/python"),
+            packed=asdict(probe.packed) if probe.packed else None,
         )
         facts = parse_facts(remote.node, answer)
         tell(f"{remote.node}: {describe_facts(facts)}")

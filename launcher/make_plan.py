@@ -40,6 +40,16 @@ def node_port(recipe: Recipe, node_rank: int) -> int:
     return recipe.server.port + node_rank
 
 
+def node_ranks(recipe: Recipe, node_rank: int) -> tuple[int, ...]:
+    """Ranks of a node: one for each of its GPUs."""
+    gpus = recipe.parallelism.gpus_per_node
+    return tuple(range(node_rank * gpus, (node_rank + 1) * gpus))
+
+
+def num_ranks(plan: LaunchPlan) -> int:
+    return sum(len(node.ranks) for node in plan.nodes)
+
+
 def check_fit(recipe: Recipe, topology: Topology) -> None:
     """The recipe must be for exactly these nodes. Raises ConfigError."""
     wanted, got = recipe.parallelism.nodes, len(topology.nodes)
@@ -108,7 +118,6 @@ def make_plan(
 def _plan_node(
     recipe: Recipe, node: Node, facts: NodeFacts, node_rank: int, run_id: str, rendezvous: str
 ) -> NodePlan:
-    gpus = recipe.parallelism.gpus_per_node
     model_path = facts.model.path if facts.model else recipe.model.path
     gid_index, notes = _gid_index(node, facts)
     environment = engine_environment(
@@ -144,7 +153,7 @@ def _plan_node(
         node=node,
         node_rank=node_rank,
         is_head=node_rank == 0,
-        ranks=tuple(range(node_rank * gpus, (node_rank + 1) * gpus)),
+        ranks=node_ranks(recipe, node_rank),
         state_path=facts.paths["state"],
         model_path=model_path,
         argv=argv,

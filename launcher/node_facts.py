@@ -47,6 +47,13 @@ class ModelFacts(Facts):
     weight_bytes: int | None = None
 
 
+class PackedFacts(Facts):
+    """The packed Engram files of this node's ranks."""
+
+    path: str
+    problem: str | None
+
+
 class EngineFacts(Facts):
     problem: str | None
     python: str | None = None
@@ -71,6 +78,7 @@ class NodeFacts(Facts):
     busy_ports: tuple[tuple[str, int, str], ...]
     live_runs: tuple[RunFacts, ...]
     model: ModelFacts | None
+    packed: PackedFacts | None = None
     engine: EngineFacts
 
     def interface(self, name: str) -> InterfaceFacts | None:

@@ -5,11 +5,12 @@ Each finding names the node, what was seen, and the next command. Kept to what a
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.make_plan import run_ports
+from launcher.make_plan import num_ranks, run_ports
 from launcher.node_facts import NodeFacts
 from launcher.plan import LaunchPlan, NodePlan
 
@@ -40,6 +41,7 @@ def find_problems(plan: LaunchPlan, facts: Mapping[str, NodeFacts]) -> tuple[Fin
         found += _state_directory(node, own)
         found += _engine(plan, node, own)
         found += _model(node, own)
+        found += _packed(plan, node, own)
         found += _ports(plan, node, own)
         found += _fabric(node, own)
     return (*found, *_same_versions(plan, facts))
@@ -102,6 +104,25 @@ def _model(node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:
             node,
             f"model.path must be a complete checkpoint on this node: {facts.model.path}: {facts.model.problem}",
             "copy the model there, or set paths.models of this node in the topology",
+        )
+
+
+def _packed(plan: LaunchPlan, node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:
+    packed = facts.packed
+    if packed and packed.problem:
+        # Stand-ins for nodes share one folder: one command packs for all of them.
+        shared = node.node.connection == "local" and len(plan.nodes) > 1
+        which = "--ranks all" if shared else "--ranks " + ",".join(map(str, node.ranks))
+        command = (
+            f"sparkctl engram pack --checkpoint {shlex.quote(node.model_path)}"
+            f" --out {shlex.quote(packed.path)} --tp {num_ranks(plan)} {which}"
+        )
+        yield _refuse(
+            "engram-tables",
+            node,
+            "extensions.engram.packed_path must hold the packed Engram tables of this node's ranks: "
+            f"{packed.path}: {packed.problem}",
+            f"{'' if shared else f'on {node.name}: '}{command}",
         )
 
 

@@ -9,6 +9,11 @@ from launcher.flag_rules import TYPED_FLAGS
 from launcher.recipe import FlagValue, Recipe
 from launcher.topology import Node
 
+# Packed rows on a GPU: what stands between the plugin and a Spark. results/gpu-h200-2026-11-29/README.md
+_NO_NVME_ON_GPU = (
+    "stock SGLang 0.5.23 does not start DeepSeek-V4.1 on sm_12x, and on one H200, where rows were read from "
+    "packed files, the same tokens as with stock tables are not proved; with engine.runtime: cpu it works"
+)
 # A clean environment: what the launcher's user or the node's shell exports must not reach the engine.
 BASE_PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -106,13 +111,16 @@ def _extension_environment(recipe: Recipe, engram_path: str) -> Iterator[tuple[s
         yield "SPARKCTL_ENGRAM_DIR", posixpath.join(engram_path, extensions.engram.packed_path or "")
         yield "SPARKCTL_ENGRAM_CACHE_GIB", f"{extensions.engram.cache_gib:g}"
         yield "SPARKCTL_ENGRAM_LOOKAHEAD_GIB", f"{extensions.engram.lookahead_gib:g}"
+        if recipe.engine.runtime == "cpu":
+            # io_uring is switched off in many containers, and a CPU engine gains nothing from it.
+            yield "SPARKCTL_ENGRAM_BACKEND", "threads"
 
 
 def not_supported_yet(recipe: Recipe) -> tuple[str, ...]:
     """What the recipe asks for and this version of sparkctl cannot carry out: `up` refuses it by name."""
     extensions, found = recipe.extensions, []
-    if extensions.engram.residence == "nvme":
-        found.append("extensions.engram.residence: nvme (rows from packed files inside the engine)")
+    if extensions.engram.residence == "nvme" and recipe.engine.runtime != "cpu":
+        found.append(f"extensions.engram.residence: nvme ({_NO_NVME_ON_GPU})")
     if extensions.experts.backend in ("b12x", "reference"):
         found.append(f"extensions.experts.backend: {extensions.experts.backend}")
     if recipe.parallelism.sequence_parallel != "off":

@@ -15,6 +15,7 @@ LAUNCH_CHECKS = {
     "engine-version": "SGLang has the version that the recipe names",
     "engine-plugin": "the engine's environment has sparkctl's plugin",
     "model": "the checkpoint is on the node, with every file that its index names",
+    "engram-tables": "the packed Engram tables of the node's ranks are where the recipe says",
     "port": "the ports of API and rendezvous are free",
     "interface": "fabric.interface exists on the node",
     "fabric-address": "fabric.address is an address of fabric.interface",

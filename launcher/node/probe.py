@@ -16,7 +16,9 @@ import socket
 import struct
 import subprocess
 from pathlib import Path
+from typing import Any
 
+from launcher.node.facts_packed import packed_facts
 from launcher.node.list_runs import live_runs
 from launcher.node.processes import boot_id, memory_available_bytes
 
@@ -26,10 +28,15 @@ SIOCGIFADDR = 0x8915
 
 
 def probe(
-    *, paths: dict, model_path: str | None, ports: list, engine_runtime: str, engine_python: str | None
-) -> dict:
-    """`ports`: [[host, port], ...] that must be free. `paths` as in the topology, `~` of this node's user."""
+    *, paths: dict, model_path: str | None, ports: list, engine_runtime: str, engine_python: str | None,
+    packed: dict[str, Any] | None = None,
+) -> dict:  # fmt: skip
+    """`ports`: [[host, port], ...] that must be free. `paths` as in the topology, `~` of this node's user.
+    `packed`: the Engram files to look for, {"path" (absolute, or below paths.engram), "ranks", "tp"}."""
     expanded = {key: os.path.expanduser(value) for key, value in paths.items() if value}
+    model = _model(model_path, expanded.get("models")) if model_path else None
+    if packed is not None:
+        packed = packed | {"path": str(Path(expanded["engram"]) / Path(packed["path"]).expanduser())}
     return {
         "hostname": socket.gethostname(),
         "user": pwd.getpwuid(os.getuid()).pw_name,
@@ -46,7 +53,8 @@ def probe(
         "hcas": _hcas(),
         "busy_ports": [[host, port, reason] for host, port in ports if (reason := _port_problem(host, port))],
         "live_runs": [{key: run[key] for key in ("run_id", "status", "started")} for run in live_runs(expanded["state"])],
-        "model": _model(model_path, expanded.get("models")) if model_path else None,
+        "model": model,
+        "packed": packed_facts(**packed, model=model) if packed is not None else None,
         "engine": _engine(engine_runtime, os.path.expanduser(engine_python or os.path.join(paths["engine"], "bin/python"))),
     }  # fmt: skip
 

@@ -49,6 +49,16 @@ def test_the_embedded_default_does_not_take_the_users_sparks() -> None:
     assert {node.connection for node in inputs.topology.nodes} == {"local"}
 
 
+def test_a_recipe_for_the_cpu_engine_takes_this_machine(tmp_path: Path) -> None:
+    write_default()
+    own = tmp_path / "mine.yaml"
+    own.write_text("schema_version: 1\nname: mine\nextends: local-v41\n")
+    for recipe in ("local-v41", str(own)):
+        inputs = choose_inputs(recipe=recipe, topology=None, nodes=None, port=None)
+        assert {node.connection for node in inputs.topology.nodes} == {"local"}
+        assert {node.paths.engram for node in inputs.topology.nodes} == {"~/.local/share/sparkctl/engram"}
+
+
 def test_too_many_local_nodes() -> None:
     with pytest.raises(UsageError, match="1 to 4 for the embedded default, got 9"):
         choose_inputs(recipe=None, topology=None, nodes=9, port=None)

@@ -168,6 +168,15 @@ def test_unsupported_settings_are_named() -> None:
     assert plan_of(recipe).not_supported == ("parallelism.sequence_parallel: prefill",)
 
 
+def test_rows_from_disk_are_for_the_cpu_engine_so_far() -> None:
+    engram = {"engram": {"residence": "nvme", "packed_path": "v41/tp2"}}
+    plan = plan_of(make_recipe(extensions=engram, engine={"runtime": "cpu"}))
+    assert plan.not_supported == ()
+    assert plan.nodes[1].environment["SPARKCTL_ENGRAM_BACKEND"] == "threads"
+    (reason,) = plan_of(make_recipe(extensions=engram, engine={"runtime": "venv"})).not_supported
+    assert "extensions.engram.residence: nvme" in reason and "sm_12x" in reason and "H200" in reason
+
+
 @given(st.text(min_size=1, max_size=30), st.text(min_size=1, max_size=30))
 def test_ports_of_runs(one: str, other: str) -> None:
     rendezvous, heartbeat = run_ports(one)

@@ -143,6 +143,16 @@ def test_different_versions_are_refused_with_both() -> None:
     assert "spark-a 2.14.1, spark-b 2.11.0" in message
 
 
+def test_missing_packed_tables_are_refused_with_the_command_that_packs_them() -> None:
+    missing = {"path": "/e/my tables", "problem": "no such directory"}
+    ((check, node, message, hint),) = problems_of(packed=missing)
+    assert (check, node) == ("engram-tables", "spark-b")
+    assert "/e/my tables: no such directory" in message
+    assert hint.startswith("on spark-b: sparkctl engram pack --checkpoint ")
+    assert hint.endswith("--out '/e/my tables' --tp 2 --ranks 1")
+    assert problems_of(packed=missing | {"problem": None}) == []
+
+
 def test_unsupported_settings_are_refused() -> None:
     recipe, topology = (
         make_recipe(parallelism={"nodes": 2, "tp": 2, "sequence_parallel": "prefill"}),

@@ -34,7 +34,7 @@ NCCL_BUFFERS = {
 
 def test_the_promised_recipes_are_there() -> None:
     promised = {"local", "local-1x", "local-2x", "local-4x", "v4-flash-2x", "v41-flash-3x", "v41-flash-4x"}
-    promised |= {"v41-flash-4x-sp"}
+    promised |= {"v41-flash-4x-sp", "local-v41"}
     batches = {f"{name}-batch" for name in promised if name.startswith("v4")}
     assert promised | batches <= set(RECIPES)
 
@@ -107,6 +107,16 @@ def test_local_recipes_fit_the_embedded_topology(name: str, num_nodes: int) -> N
     assert recipe.engine.runtime == "cpu"
     assert recipe.environment["SGLANG_USE_CPU_ENGINE"] == "1"
     assert recipe.server.flags == {"device": "cpu"}
+
+
+def test_the_small_v41_runs_as_its_engine_needs() -> None:
+    recipe, _ = load_recipe("local-v41")
+    assert (recipe.engine.runtime, recipe.parallelism.tp, recipe.server.dtype) == ("cpu", 3, "float32")
+    assert recipe.extensions.engram.residence == "nvme"
+    assert recipe.server.attention_backend == "dsv4"
+    assert recipe.server.chunked_prefill_size and recipe.server.chunked_prefill_size % 256 == 0
+    assert recipe.server.flags["cuda-graph-backend-decode"] == "disabled"
+    assert recipe.server.flags["cuda-graph-backend-prefill"] == "disabled"
 
 
 def test_bases_are_no_recipes() -> None:
