@@ -22,6 +22,7 @@ from launcher.plan import LaunchPlan, NodePlan, plan_from_json, plan_to_json
 from launcher.plan_rules import is_run_id
 
 KEEP_RECORDS = 50
+STATUSES = ("starting", "ready", "failed", "stopped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +64,6 @@ class RunRecords:
         self.root = root or control_root()
 
     def save(self, record: RunRecord) -> None:
-        directory = self.root / record.run_id
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         value = {
             "plan": json.loads(plan_to_json(record.plan)),
             "status": record.status,
@@ -73,7 +72,18 @@ class RunRecords:
             "note": record.note,
             "skipped_checks": list(record.skipped_checks),
         }
-        write_file(directory / "record.json", json.dumps(value, indent=1).encode())
+        self._write(self.root / record.run_id / "record.json", json.dumps(value, indent=1).encode())
+
+    def _write(self, path: Path, content: bytes) -> None:
+        """For its user only. Raises ConfigError where that is not possible."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_file(path, content, 0o600)
+        except OSError as error:
+            raise ConfigError(
+                f"this machine's own state directory must be writable, got: {error.strerror} ({path.parent})",
+                hint=f"make room or give access there, or set XDG_STATE_HOME; look at: df {self.root}",
+            ) from error
 
     def update(self, record: RunRecord, **changes: Any) -> RunRecord:
         changed = replace(record, **changes)
@@ -91,8 +101,12 @@ class RunRecords:
             )
         try:
             value = json.loads(path.read_text())
+            plan = plan_from_json(json.dumps(value["plan"]), source=str(path))
+            # A copied directory must not make `down --run A` end B.
+            if plan.run_id != run_id or value["status"] not in STATUSES:
+                raise ValueError(f"run {plan.run_id}, status {value['status']}")
             return RunRecord(
-                plan=plan_from_json(json.dumps(value["plan"]), source=str(path)),
+                plan=plan,
                 status=value["status"],
                 started_unix=value["started_unix"],
                 timings=value["timings"],
@@ -149,6 +163,8 @@ class RunRecords:
             return still_open[0]
         newest = self.load_readable()
         if not newest:
+            for error in self.unreadable().values():
+                raise error
             raise NoSuchRun("no run was started from this machine", hint="sparkctl up --nodes 3")
         return newest[0]
 
@@ -158,9 +174,7 @@ class RunRecords:
     def make_key(self, run_id: str) -> str:
         """A new API key, kept for its user only (0600)."""
         key = "sk-" + secrets.token_urlsafe(32)
-        path = self.key_path(run_id)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_file(path, key.encode() + b"\n", 0o600)
+        self._write(self.key_path(run_id), key.encode() + b"\n")
         return key
 
     def read_key(self, run_id: str) -> str | None:

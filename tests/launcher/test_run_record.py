@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import NoSuchRun, UsageError
+from launcher.errors import ConfigError, NoSuchRun, UsageError
 from launcher.run_record import KEEP_RECORDS, RunRecord, RunRecords
 from tests.launcher.local_plan import local_plan
 
@@ -94,3 +94,44 @@ def test_only_old_ended_records_are_removed(records: RunRecords) -> None:
     records.remove_old()
     left = records.run_ids()
     assert len(left) == KEEP_RECORDS + 1 and left[-1] == "run-000"
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"plan": {}}', "\0", '{"plan'])
+def test_the_only_record_is_named_when_it_cannot_be_read(records: RunRecords, content: str) -> None:
+    """ "No run was started" would be untrue: something may still run."""
+    records.save(record("run-1"))
+    (records.root / "run-1" / "record.json").write_text(content)
+    with pytest.raises(ConfigError, match="the record of run run-1 must be one that this version wrote"):
+        records.choose(None)
+    records.save(record("run-2"))
+    assert records.choose(None).run_id == "run-2"
+    assert list(records.unreadable()) == ["run-1"]
+
+
+def test_a_copied_record_never_means_another_run(records: RunRecords) -> None:
+    records.save(record("run-1"))
+    (records.root / "run-1").rename(records.root / "run-2")
+    with pytest.raises(ConfigError, match="got: run run-1, status ready"):
+        records.load("run-2")
+
+
+def test_a_status_of_another_version_is_refused(records: RunRecords) -> None:
+    records.save(record("run-1", status="dancing"))
+    with pytest.raises(ConfigError, match="status dancing"):
+        records.load("run-1")
+
+
+@pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "x" * 5000, "a\0b"])
+def test_what_is_no_run_id_names_no_run(records: RunRecords, run_id: str) -> None:
+    """An empty one is a shell variable that nobody set: `down --run "$RUN"` must not end some run."""
+    records.save(record("run-1"))
+    with pytest.raises(NoSuchRun):
+        records.choose(run_id)
+
+
+def test_a_state_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="state directory must be writable, got: Not a directory"):
+        RunRecords(tmp_path / "file" / "control").save(record("run-1"))
+    with pytest.raises(ConfigError, match="state directory must be writable"):
+        RunRecords(tmp_path / "file" / "control").make_key("run-1")
