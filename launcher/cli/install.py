@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +11,8 @@ from launcher.cli.options import AcceptKeysOption, NodesOption, TopologyOption
 
 def install(
     lock: Annotated[
-        Path | None, typer.Option("--lock", metavar="FILE", help="NAME==VERSION --hash=sha256:... a line.")
+        str | None,
+        typer.Option("--lock", metavar="NAME|FILE", help="NAME==VERSION --hash=sha256:... a line."),
     ] = None,
     topology: TopologyOption = None,
     nodes: NodesOption = None,
@@ -28,7 +28,7 @@ def install(
     """Build the same environment at paths.engine of every node; the one before stays for --rollback.
 
     \b
-    sparkctl install --lock engine.lock
+    sparkctl install --lock sglang-0.5.23-aarch64-cp312
     sparkctl install --rollback
 
     Wheels come to the first node once and from there to the others over the fabric.
@@ -36,6 +36,7 @@ def install(
     from launcher.cli.weights_progress import NodesProgress
     from launcher.connect import SshOptions, connect_all
     from launcher.errors import UsageError
+    from launcher.install.find_lock import read_lock_file
     from launcher.install.install import Install
     from launcher.install.install import install as run_install
     from launcher.install.install import rollback as run_rollback
@@ -51,10 +52,7 @@ def install(
                 typer.echo(f"ok: {name}: {back.directory}")
             return
         assert lock is not None
-        try:
-            text = lock.read_text()
-        except OSError as error:
-            raise UsageError(f"--lock must be a readable file, got: {error.strerror} ({lock})") from error
+        text = read_lock_file(lock)
         done = run_install(Install(nodes=chosen, lock=text, python=python, wheels=wheels), remotes, tell)
     for name, item in done.items():
         was = "was there" if item.was_there else "built"
