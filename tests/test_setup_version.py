@@ -31,6 +31,7 @@ def test_every_shipped_file_type_is_packaged() -> None:
         for path in sorted((REPOSITORY / package).rglob("*"))
         if path.is_file()
         and path.suffix not in {".py", ".pyc", ".so"}
+        and not path.name.startswith(".")  # settings of tools, such as .clang-format
         and not any(path.match(pattern) for pattern in patterns)
     ]
     assert left_out == []
