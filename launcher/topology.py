@@ -22,14 +22,16 @@ NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 # Linux allows 15 bytes, without slash or space.
 Interface = Annotated[str, Field(pattern=r"^[^/\s:]{1,15}$")]
 Text = Annotated[str, Field(min_length=1)]
+# `up` prints an ssh line to paste: a name that begins with a dash would be an option there.
+HostName = Annotated[str, Field(pattern=r"^[^-\s]\S{0,254}$")]
 
 
 class Ssh(FrozenModel):
     """How the launcher's machine reaches the node; files are on the launcher's machine, ~ is allowed."""
 
-    host: Text | None = None
+    host: HostName | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None  # None: ~/.ssh/config, else 22
-    user: Text | None = None
+    user: HostName | None = None
     identity_file: Text | None = None
     proxy_jump: Text | None = None
     known_hosts_file: Text | None = None

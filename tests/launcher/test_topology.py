@@ -271,3 +271,11 @@ def test_nodes_that_are_no_maps_are_named(tmp_path: Path) -> None:
     assert "nodes must be a list of at most 8, got 9" in refuse(write(tmp_path, many)).message
     text = TWO.replace("defaults:\n", "defaults: x\n_defaults:\n")
     assert "defaults must be a map of keys, got 'x'" in refuse(write(tmp_path, text)).message
+
+
+@pytest.mark.parametrize("key", ["host", "user"])
+@pytest.mark.parametrize("value", ["-oProxyCommand=x", "a b", "a\nb", ""])
+def test_a_name_that_ssh_would_take_for_an_option_is_refused(key: str, value: str) -> None:
+    """`up` prints an ssh line to paste."""
+    with pytest.raises(ValidationError, match=rf"nodes\.0\.ssh\.{key}"):
+        make([node(1, ssh={key: value})])
