@@ -87,7 +87,8 @@ def first_nodes(topology: Topology, count: int, path: Path) -> Topology:
     """A recipe for fewer nodes takes the first ones of the file, in its order."""
     if len(topology.nodes) < count:
         raise UsageError(
-            f"{count} nodes must be in {path}, got {len(topology.nodes)}", hint="sparkctl topology show"
+            f"{count} nodes must be in {path}, got {len(topology.nodes)}",
+            hint=f"sparkctl topology show {path}",
         )
     return topology.model_copy(update={"nodes": topology.nodes[:count]})
 

@@ -79,8 +79,10 @@ def test_a_recipe_for_fewer_nodes_takes_the_first_ones() -> None:
 
 def test_too_few_nodes_in_the_file() -> None:
     write_default()
-    with pytest.raises(UsageError, match="4 nodes must be in"):
+    with pytest.raises(UsageError, match="4 nodes must be in") as caught:
         choose_inputs(recipe="v41-flash-4x", topology=None, nodes=None, port=None)
+    # Without the path it would show the embedded default.
+    assert caught.value.hint == f"sparkctl topology show {default_topology_path()}"
 
 
 def test_no_topology_yet_says_how_to_write_one() -> None:
