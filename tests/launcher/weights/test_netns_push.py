@@ -68,7 +68,7 @@ class Cluster:
     def push(self, *, leave_out: tuple[str, ...] = (), tell: Tell = nobody, streams: int = 4) -> PushResult:
         job = Push(source=self.nodes[0], targets=self.nodes[1:], model_path="m", leave_out=leave_out,
                    num_streams=streams)  # fmt: skip
-        with connect_all(self.nodes, SshOptions()) as remotes:
+        with connect_all(self.nodes, SshOptions(connect_timeout_s=3.0)) as remotes:
             return push(job, remotes, tell)
 
     def states(self, *, quick: bool = True) -> list[NodeWeights]:
