@@ -1,5 +1,5 @@
 """`python -m launcher`: the same as the `sparkctl` command."""
 
-from launcher.cli.app import main
+from launcher.cli.start import main
 
 main()

@@ -5,6 +5,7 @@ never a traceback, and nothing done.
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -103,3 +104,16 @@ def test_a_broken_pipe_elsewhere_is_told(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 70 and "BrokenPipeError" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_modules_load_leaves_no_traceback(tmp_path: Path) -> None:
+    """The first import of the command line is replaced by one that sends itself the signal."""
+    (tmp_path / "typer.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time; time.sleep(30)\n"
+    )
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-m", "launcher", "status"], capture_output=True, text=True, timeout=60, check=False,
+        env=own_environment(tmp_path, PYTHONPATH=f"{tmp_path}:{root}"), cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
