@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from sgl_ext.write_atomically import write_atomically
 
 SCHEMA_VERSION = 1
 _DISTRIBUTIONS = ("sglang", "sparkctl", "torch", "transformers", "flashinfer-python", "sglang-kernel")
+_ENVIRONMENT_PREFIXES = ("SPARKCTL_", "SGLANG_", "NCCL_", "GLOO_")
 _SECRET_WORDS = ("key", "password", "token_file", "secret")
 
 
@@ -89,6 +90,15 @@ def describe_server_args(server_args: Any) -> dict[str, object]:
         elif isinstance(value, (str, int, float, bool)) or value is None:
             plain[name] = value
     return plain
+
+
+def describe_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of SGLang, its collectives and this plugin in this process; secrets are left out."""
+    return {
+        name: "(secret)" if any(word in name.lower() for word in _SECRET_WORDS) else value
+        for name, value in sorted(environment.items())
+        if name.startswith(_ENVIRONMENT_PREFIXES)
+    }
 
 
 def _identity(rank: int) -> dict[str, object]:

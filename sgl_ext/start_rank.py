@@ -13,7 +13,7 @@ from sgl_ext.engine_environment import set_switches
 from sgl_ext.errors import SettingError
 from sgl_ext.hook_sets import choose_hook_sets
 from sgl_ext.install_hooks import install_hooks, load_hooks
-from sgl_ext.rank_report import report_path, write_rank_report, write_refusal
+from sgl_ext.rank_report import describe_environment, report_path, write_rank_report, write_refusal
 from sgl_ext.settings import Settings, read_settings
 from sgl_ext.verify_hooks import verify_hooks
 
@@ -51,7 +51,7 @@ def _install_build_prove(
         hook_sets=hook_sets,
         installed=installed,
         server_args=server_args,
-        details={"switches": switches},
+        details={"switches": switches, "environment": describe_environment(os.environ)},
     )
 
 

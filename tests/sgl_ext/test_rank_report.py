@@ -3,7 +3,7 @@ from pathlib import Path
 
 from sgl_ext.errors import DriftError
 from sgl_ext.hook_sets import HookSet
-from sgl_ext.rank_report import report_path, write_rank_report, write_refusal
+from sgl_ext.rank_report import describe_environment, report_path, write_rank_report, write_refusal
 from sgl_ext.settings import Settings
 
 
@@ -45,6 +45,13 @@ def test_report_of_one_rank(tmp_path: Path) -> None:
     assert "hunter2" not in report_path(tmp_path, 2).read_text()
     assert "python" in report["versions"]
     assert [path.name for path in tmp_path.iterdir()] == ["rank-02.json"]  # no temporary file left
+
+
+def test_environment_is_told_without_secrets() -> None:
+    told = describe_environment(
+        {"SGLANG_API_KEY": "hunter2", "NCCL_DEBUG": "INFO", "SPARKCTL_NODE": "a", "HOME": "/home/x"}
+    )
+    assert told == {"SGLANG_API_KEY": "(secret)", "NCCL_DEBUG": "INFO", "SPARKCTL_NODE": "a"}
 
 
 def test_no_directory_no_report(tmp_path: Path) -> None:
