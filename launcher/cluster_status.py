@@ -65,7 +65,7 @@ def read_status(record: RunRecord, key: str | None, options: SshOptions) -> Clus
         alive = _is_running(runs[plan.head.name])
         probe = probe_token(head, plan, key) if alive else None
         serving = probe is not None and "token" in probe
-        engine = _server_info(head, plan, key) if serving else {}
+        engine = server_info(head, plan, key) if serving else {}
         metrics = _metrics(head, plan, key) if serving else {}
     was_ready = record.status == "ready"
     reports = tuple(
@@ -179,7 +179,7 @@ def _http(
         return {"failed": str(error)}
 
 
-def _server_info(head: Remote, plan: LaunchPlan, key: str | None) -> dict[str, Any]:
+def server_info(head: Remote, plan: LaunchPlan, key: str | None) -> dict[str, Any]:
     """A few of the engine's own words. /server_info holds the API key three times, so nothing else is
     kept.
     """

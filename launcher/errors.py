@@ -12,6 +12,7 @@ SparkctlError (exit 70: our own bug, when raised as such)
 |-- PreflightRefused      5   the plan cannot work on these nodes; nothing was started
 |-- NotReady              6   the cluster did not become ready, or stopped being so
 |   |-- RankDied              a rank ended or froze
+|   |-- AuditFailed           a rank does not run as the plan says
 |   `-- RunStopped            somebody stopped the run on purpose
 |-- NoSuchRun             2   no run of that id, or none at all
 `-- Interrupted         130   the user pressed Ctrl-C
@@ -82,6 +83,10 @@ class NotReady(SparkctlError):
 
 
 class RankDied(NotReady):
+    pass
+
+
+class AuditFailed(NotReady):
     pass
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from launcher.audit_run import require_effect
 from launcher.call_node import Answer
 from launcher.cluster_view import ClusterView
 from launcher.errors import (
@@ -153,7 +154,7 @@ def launch(plan: LaunchPlan, remotes: Mapping[str, Remote], records: RunRecords,
         progress.step(f"starting {len(plan.nodes)} node(s), run {plan.run_id}")
         start_nodes(plan, remotes, token=secrets.token_hex(16), api_key=key)
         watch_time.lap("start_s")
-        view, token = _first_token(plan, remotes, records, progress, key)
+        view, token = _first_token(plan, remotes, records, progress, key, skip)
         watch_time.lap("engine_s")
     except KeyboardInterrupt as interrupt:
         _note_failure(records, record, "interrupted", watch_time)
@@ -170,14 +171,16 @@ def launch(plan: LaunchPlan, remotes: Mapping[str, Remote], records: RunRecords,
 
 
 def _first_token(plan: LaunchPlan, remotes: Mapping[str, Remote], records: RunRecords, progress: Progress,
-                 key: str | None) -> tuple[ClusterView, str]:  # fmt: skip
+                 key: str | None, skip: tuple[str, ...]) -> tuple[ClusterView, str]:  # fmt: skip
     """From here on processes run: whatever goes wrong, they are ended before the error goes on."""
     try:
         records.close_superseded(plan)
         with watching(plan) as watch:
             watch.open(remotes)
             watch.await_token(remotes[plan.head.name], api_key=key, timeout_s=plan.limits.ready_timeout_s)
-            return watch.view, await_ready(watch, progress)
+            token = await_ready(watch, progress)
+        require_effect(plan, remotes, skip=skip)
+        return watch.view, token
     except BaseException as error:
         if isinstance(error, SparkctlError):
             progress.failure(error)

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from launcher.cli import (
+    audit,
     doctor,
     down,
     engram,
@@ -50,6 +51,7 @@ Then:                sparkctl status | logs -f | down
 app.command("up")(up.up)
 app.command("down")(down.down)
 app.command("status")(status.status)
+app.command("audit")(audit.audit)
 app.command("logs")(logs.logs)
 app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)

@@ -21,10 +21,12 @@ LAUNCH_CHECKS = {
     "fabric-address": "fabric.address is an address of fabric.interface",
     "same-versions": "sglang, sparkctl and torch have one version on all nodes",
 }
+# Looked at when a token was generated, before `up` says ready (launcher/audit_run.py).
+AUDIT = "audit"
 
 
 def check_names() -> frozenset[str]:
-    return frozenset({*(item.id for item in CHECKS), ANSWER, TOOL, CHECK, *LAUNCH_CHECKS})
+    return frozenset({*(item.id for item in CHECKS), ANSWER, TOOL, CHECK, AUDIT, *LAUNCH_CHECKS})
 
 
 def known_checks(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.doctor.check import Check
-from launcher.doctor.check_names import LAUNCH_CHECKS
+from launcher.doctor.check_names import AUDIT, LAUNCH_CHECKS
 from launcher.doctor.collective_result import CHECK as COLLECTIVE
 from launcher.doctor.examine import ANSWER, GROUPS, TOOL
 
@@ -69,6 +69,12 @@ def _lines() -> Iterator[str]:
     yield "`sparkctl up` makes these from the plan; `sparkctl doctor` shows them too.\n"
     for name, means in LAUNCH_CHECKS.items():
         yield from _section(name, means, "sparkctl up refuses to start", "as the finding says")
+    yield from _section(
+        AUDIT,
+        "when a token was generated, every rank reports that it runs as the plan says",
+        "sparkctl up ends the run, with exit status 6",
+        "each difference names node, rank, what is planned and what is in effect; see sparkctl audit",
+    )
 
 
 def _reports(item: Check) -> str:

@@ -44,6 +44,10 @@ def handle(request: dict[str, Any]) -> None:
         from launcher.node.read_log import read_log
 
         read_log(**request)
+    elif verb == "reports":
+        from launcher.node.read_reports import read_reports
+
+        answer(read_reports(**request))
     elif verb == "doctor":
         from launcher.node.doctor import doctor
 
