@@ -108,7 +108,8 @@ def validate_recipes(
         try:
             recipe, _ = load_recipe(file)
         except ConfigError as error:
-            results.append({"file": file, "ok": False, "error": error.message, "hint": error.hint})
+            hint = error.hint or error.usual_hint
+            results.append({"file": file, "ok": False, "error": error.message, "hint": hint})
             continue
         results.append({"file": file, "ok": True, "recipe": recipe.name})
     if as_json:

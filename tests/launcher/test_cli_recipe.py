@@ -105,3 +105,11 @@ def test_importing_the_command_loads_nothing_heavy(module: str) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert answer.stdout.strip() == "[]"
+
+
+def test_validate_always_says_what_to_do(tmp_path: Path) -> None:
+    """Also where the problem has no hint of its own."""
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("schema_version: 1\nname: t\nextends: local\nserver: {port: 99999}\n")
+    result = RUNNER.invoke(app, ["validate", str(bad)])
+    assert result.exit_code == 3 and "65535 or less" in result.stdout and "  hint: " in result.stdout
