@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from launcher.audit_plan import Difference, audit_reports, audit_server_info, expects_reports
 from launcher.call_node import ask_node
 from launcher.cluster_status import server_info
-from launcher.errors import AuditFailed
+from launcher.errors import AuditFailed, NodeUnreachable
 from launcher.plan import LaunchPlan
 from launcher.rank_report import NodeReports, parse_reports
 from launcher.remote import Remote
 from launcher.run_on_all import run_on_all
 
 READ_TIMEOUT_S = 15.0
+PAUSES_S = (1.0, 3.0)
 MAX_TOLD = 6
 
 
@@ -41,9 +43,19 @@ def require_effect(plan: LaunchPlan, remotes: Mapping[str, Remote], *, skip: tup
     """Before `up` says ready. Raises AuditFailed when a rank does not run as planned, or has not said so."""
     if "audit" in skip or "engine-plugin" in skip or not expects_reports(plan):
         return
-    found = audit_reports(plan, gather_reports(plan, remotes))
+    found = audit_reports(plan, _gather_patiently(plan, remotes))
     if found:
         raise audit_failed(plan, found)
+
+
+def _gather_patiently(plan: LaunchPlan, remotes: Mapping[str, Remote]) -> dict[str, NodeReports]:
+    """A start of many minutes must not end because one connection broke in this moment."""
+    for pause_s in PAUSES_S:
+        try:
+            return gather_reports(plan, remotes)
+        except NodeUnreachable:
+            time.sleep(pause_s)
+    return gather_reports(plan, remotes)
 
 
 def audit_failed(plan: LaunchPlan, found: tuple[Difference, ...]) -> AuditFailed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +13,11 @@ import pytest
 
 from launcher.audit_plan import audit_reports, audit_server_info, expects_reports
 from launcher.audit_run import gather_reports, require_effect
-from launcher.errors import AuditFailed, PreflightRefused
+from launcher.errors import AuditFailed, ConnectionLost, PreflightRefused
 from launcher.local_remote import LocalRemote
 from launcher.plan import LaunchPlan, plan_from_json
 from launcher.rank_report import parse_reports
-from launcher.remote import Remote
+from launcher.remote import Remote, RemoteResult
 from tests.launcher.local_plan import local_plan
 
 RECORDED = Path(__file__).parent / "audit_recorded"
@@ -154,6 +154,25 @@ def test_up_does_not_call_ready_what_has_not_reported(tmp_path: Path) -> None:
         problems = gather_reports(plan, remotes)["node-2"].problems
         assert problems["rank-02.json"].startswith("is damaged")
         assert problems["refusal-rank-02.json"] == "is a refusal: the hook on X must be in effect"
+
+
+class BrokenOnce(LocalRemote):
+    """The first request finds the connection gone."""
+
+    num_broken = 0
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> RemoteResult:
+        if self.num_broken == 0:
+            self.num_broken += 1
+            raise ConnectionLost("the connection broke", node=self.node)
+        return super().run(argv, stdin=stdin, timeout_s=timeout_s)
+
+
+def test_a_connection_that_breaks_in_this_moment_does_not_end_a_start(tmp_path: Path) -> None:
+    with nodes_of_this_machine(recorded_plan(), tmp_path) as (plan, remotes):
+        broken = BrokenOnce("node-1")
+        require_effect(plan, {**remotes, "node-1": broken}, skip=())
+        assert broken.num_broken == 1
 
 
 def test_a_node_that_lost_the_run_is_named(tmp_path: Path) -> None:
