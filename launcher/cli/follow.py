@@ -38,9 +38,13 @@ def follow_cluster(
         except RunStopped as stop:
             typer.echo(stop.message, err=True)
         except RankDied as error:
-            progress.failure(error)
-            records.update(record, status="failed", note=str(error))
-            end_all(plan, remotes, progress)
+            try:
+                progress.failure(error)
+            finally:  # also when whoever read our words has gone, or this machine's disk is full
+                try:
+                    records.update(record, status="failed", note=str(error))
+                finally:
+                    end_all(plan, remotes, progress)
             raise
 
 
