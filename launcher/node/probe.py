@@ -222,20 +222,41 @@ def _engine(runtime: str, python: str) -> dict:
     if not os.access(python, os.X_OK):
         facts["problem"] = f"there is no {python}"
         return facts
+    versions = _versions_on_disk(Path(python))
+    if versions is None:
+        versions = _versions_from_interpreter(python)
+    facts.update(versions)
+    if facts["problem"] is None and facts["sglang"] is None:
+        facts["problem"] = f"{python} has no sglang"
+    return facts
+
+
+PACKAGES = ("sglang", "sparkctl", "torch")
+
+
+def _versions_on_disk(python: Path) -> dict[str, str] | None:
+    """Versions in the venv's own site-packages; None when one of the packages is not there under that name:
+    it may lie elsewhere on the interpreter's path, and only the interpreter knows."""
+    found: dict[str, str] = {}
+    for name in PACKAGES:
+        infos = list(python.parent.parent.glob(f"lib/python3*/site-packages/{name}-*.dist-info"))
+        if len(infos) != 1:
+            return None
+        found[name] = infos[0].name[len(name) + 1 : -len(".dist-info")]
+    return found
+
+
+def _versions_from_interpreter(python: str) -> dict[str, str | None]:
     code = (
         "import importlib.metadata as m, json\n"
         "def v(n):\n"
         " try: return m.version(n)\n"
         " except m.PackageNotFoundError: return None\n"
-        "print(json.dumps({n: v(n) for n in ('sglang', 'sparkctl', 'torch')}))"
+        f"print(json.dumps({{n: v(n) for n in {PACKAGES!r}}}))"
     )
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30)
     if done.returncode != 0:
-        facts["problem"] = (
-            f"{python} does not run: {done.stderr.strip().splitlines()[-1:] or done.returncode}"
-        )
-    else:
-        facts.update(json.loads(done.stdout))
-        if facts["sglang"] is None:
-            facts["problem"] = f"{python} has no sglang"
-    return facts
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+        return {"problem": f"{python} does not run: {last[0]}"}
+    versions: dict[str, str | None] = json.loads(done.stdout)
+    return versions
