@@ -151,6 +151,13 @@ def _check(done: subprocess.CompletedProcess[str]) -> None:
         )
 
 
+def without_paths(text: str) -> str:
+    """The places of this machine, taken out of what goes into results/."""
+    for place, name in ((sys.prefix, "VENV"), (str(Path.cwd()), "CHECKOUT"), (str(Path.home()), "~")):
+        text = text.replace(place, name)
+    return re.sub(r"/tmp/sparkctl-launch-\w+", "STATE", text)
+
+
 def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     rows = {}
     for name, bar in BARS.items():
@@ -199,7 +206,7 @@ def main() -> None:
     command = "python -m benchmarks.launch " + " ".join(sys.argv[1:])
     arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / "raw.json").write_text(
-        json.dumps({"command": command, "machine": machine, "rounds": rounds}, indent=1) + "\n"
+        without_paths(json.dumps({"command": command, "machine": machine, "rounds": rounds}, indent=1)) + "\n"
     )
     summary = {"command": command, "machine": machine, "figures": summarise(rounds)}
     (arguments.output / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
