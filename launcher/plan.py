@@ -8,18 +8,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from launcher.errors import ConfigError
 from launcher.plan_rules import plan_problem
 from launcher.topology import Node
 
 SCHEMA_VERSION = 1
+STRICT = ConfigDict(extra="forbid")  # a key of a plan file that nobody reads is a mistake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiPlan:
     """The OpenAI API that the head serves. `needs_key`: a key is generated and every request must carry it."""
+
+    __pydantic_config__ = STRICT
 
     host: str
     port: int
@@ -47,6 +50,8 @@ class ApiPlan:
 class HeartbeatPlan:
     """Where the supervisors of the nodes meet. Silence of `timeout_s` ends the run on every node."""
 
+    __pydantic_config__ = STRICT
+
     address: str
     port: int
     num_workers: int
@@ -55,6 +60,8 @@ class HeartbeatPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
+    __pydantic_config__ = STRICT
+
     ready_timeout_s: float
     freeze_timeout_s: float
     stop_timeout_s: float
@@ -67,6 +74,8 @@ class NodePlan:
 
     `container` names the docker container when the engine runs in one.
     """
+
+    __pydantic_config__ = STRICT
 
     node: Node
     node_rank: int
@@ -87,6 +96,8 @@ class NodePlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
     """`not_supported`: settings of the recipe that this version cannot carry out; `up` refuses them."""
+
+    __pydantic_config__ = STRICT
 
     schema_version: int
     run_id: str

@@ -28,7 +28,7 @@ from launcher.cli import (
     weights,
 )
 from launcher.cli.run_verb import Verbs, unexpected
-from launcher.cli.show_error import show_error
+from launcher.cli.show_error import print_error_as_json, show_error
 from launcher.errors import SparkctlError
 
 app = typer.Typer(
@@ -88,6 +88,8 @@ def main() -> None:
     except SparkctlError as error:
         if not error.shown:
             show_error(error)
+        if "--json" in sys.argv:
+            print_error_as_json(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)

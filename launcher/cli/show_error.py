@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import typer
 
 from launcher.errors import SparkctlError
@@ -16,3 +18,14 @@ def show_error(error: SparkctlError) -> None:
     hint = error.hint or error.usual_hint
     if hint:
         typer.echo(f"  -> {hint}", err=True)
+
+
+def print_error_as_json(error: SparkctlError) -> None:
+    """For `--json`: stdout holds one JSON object also when the command failed."""
+    value = {
+        "message": error.message,
+        "hint": error.hint or error.usual_hint,
+        "node": error.node,
+        "exit_status": error.exit_code,
+    }
+    typer.echo(json.dumps({"error": value}, indent=2))

@@ -221,3 +221,9 @@ def test_a_plan_of_another_version_is_refused() -> None:
     assert '"schema_version": 9' in text
     with pytest.raises(ConfigError, match="must have schema_version 1, got 9"):
         plan_from_json(text)
+
+
+def test_a_key_that_nobody_reads_is_refused() -> None:
+    text = plan_to_json(plan_of()).replace('"run_id": "r1"', '"run_id": "r1", "rendezvouz": "x"')
+    with pytest.raises(ConfigError, match="rendezvouz"):
+        plan_from_json(text)
