@@ -1,4 +1,6 @@
-"""Builds engram._core (the row store) and sgl_ext.engram._native (CUDA host nodes); the rest is in pyproject.toml."""
+"""Builds engram._core (the row store) and sgl_ext.engram._native (CUDA host nodes); the rest is in
+pyproject.toml.
+"""
 
 import sys
 from pathlib import Path

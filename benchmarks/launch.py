@@ -1,7 +1,9 @@
-"""Measure the launch of the embedded cluster: `python -m benchmarks.launch [--nodes 3] [--rounds 3] [--output DIR]`.
+"""Measure the launch of the embedded cluster: `python -m benchmarks.launch [--nodes 3] [--rounds 3]
+[--output DIR]`.
 
 Each round, in a fresh state directory: `plan`, `up` to the first generated token, a SIGKILLed rank under
-`up --follow`, and `down`. The launcher's own time is the wall time of `up` minus what its record says it waited
+`up --follow`, and `down`. The launcher's own time is the wall time of `up` minus what its record says it
+waited
 for the engine. Writes raw.json with every round, and summary.json with medians and the bars.
 """
 
@@ -73,7 +75,9 @@ def measure_round(nodes: int, port: int) -> dict[str, Any]:
 
 
 def measure_kill(environment: dict[str, str], nodes: int, port: int) -> dict[str, Any]:
-    """SIGKILL one rank's scheduler under `up --follow`: seconds to the message, and until no process is left."""
+    """SIGKILL one rank's scheduler under `up --follow`: seconds to the message, and until no process is
+    left.
+    """
     words = [*SPARKCTL, "up", "--nodes", str(nodes), "--port", str(port), "--follow"]
     with subprocess.Popen(
         words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -1,4 +1,6 @@
-"""Open a connection to each node of a topology: paramiko for ssh nodes (imported only then), subprocess for local."""
+"""Open a connection to each node of a topology: paramiko for ssh nodes (imported only then), subprocess
+for local.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Pure: recipe + topology + facts of the nodes + a run id -> LaunchPlan. No clock, network, disk or randomness."""
+"""Pure: recipe + topology + facts of the nodes + a run id -> LaunchPlan. No clock, network, disk or
+randomness.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ DRAIN_S = 2.5
 
 
 def run_ports(run_id: str) -> tuple[int, int]:
-    """Rendezvous and heartbeat port of a run: the same for the same id, different for two runs in a row, so that
+    """Rendezvous and heartbeat port of a run: the same for the same id, different for two runs in a row,
+    so that
     a worker of an old run never meets the head of a new one."""
     digest = int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4], "big")
     first = FIRST_PORT + PORT_BLOCK * (digest % NUM_BLOCKS)
@@ -61,7 +64,8 @@ def check_fit(recipe: Recipe, topology: Topology) -> None:
     for node in topology.nodes:
         if node.gpus != recipe.parallelism.gpus_per_node:
             raise ConfigError(
-                f"node must have {recipe.parallelism.gpus_per_node} GPUs for recipe {recipe.name}, got {node.gpus}",
+                f"node must have {recipe.parallelism.gpus_per_node} GPUs for recipe {recipe.name},"
+                f" got {node.gpus}",
                 hint="set parallelism.gpus_per_node in the recipe or gpus in the topology",
                 node=node.name,
             )
@@ -70,7 +74,9 @@ def check_fit(recipe: Recipe, topology: Topology) -> None:
 def make_plan(
     recipe: Recipe, topology: Topology, facts: Mapping[str, NodeFacts], *, run_id: str
 ) -> LaunchPlan:
-    """Raises ConfigError when recipe and topology do not fit, PreflightRefused when a node's fabric cannot be resolved."""
+    """Raises ConfigError when recipe and topology do not fit, PreflightRefused when a node's fabric cannot
+    be resolved.
+    """
     check_fit(recipe, topology)
     rendezvous_port, heartbeat_port = run_ports(run_id)
     head = topology.nodes[0]
@@ -172,7 +178,8 @@ def host_ip(node: Node, facts: NodeFacts) -> str:
     interface = facts.interface(fabric.bootstrap_interface)
     if interface is None or not interface.addresses:
         raise PreflightRefused(
-            f"fabric.socket_interface must be an interface with an IPv4 address, got {fabric.bootstrap_interface!r}"
+            "fabric.socket_interface must be an interface with an IPv4 address,"
+            f" got {fabric.bootstrap_interface!r}"
             f" (the node has {_names(facts)})",
             hint="correct it in the topology: sparkctl topology show",
             node=node.name,
@@ -200,8 +207,9 @@ def _gid_index(node: Node, facts: NodeFacts) -> tuple[int | None, tuple[str, ...
         if hca is None or not hca.rocev2_gids:
             have = ", ".join(item.name for item in facts.hcas) or "none"
             raise PreflightRefused(
-                f"fabric.hcas must be RDMA devices with a RoCE v2 IPv4 GID, got {name!r} (the node has {have})",
-                hint="see what the ports say: ibdev2netdev and show_gids on the node; then correct the topology",
+                f"fabric.hcas must be RDMA devices with a RoCE v2 IPv4 GID, got {name!r}"
+                f" (the node has {have})",
+                hint="look at the ports (ibdev2netdev, show_gids on the node), then correct the topology",
                 node=node.name,
             )
         own = [gid for gid in hca.rocev2_gids if gid.address == node.fabric.address]

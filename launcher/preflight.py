@@ -102,7 +102,8 @@ def _model(node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:
         yield _refuse(
             "model",
             node,
-            f"model.path must be a complete checkpoint on this node: {facts.model.path}: {facts.model.problem}",
+            f"model.path must be a complete checkpoint on this node: {facts.model.path}:"
+            f" {facts.model.problem}",
             "copy the model there, or set paths.models of this node in the topology",
         )
 

@@ -21,7 +21,9 @@ BASE_PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/b
 def server_options(
     recipe: Recipe, *, node_rank: int, rendezvous: str, model_path: str, port: int
 ) -> tuple[str, ...]:
-    """`sglang.launch_server` options of one node. Workers serve only a health port, so they stay on loopback."""
+    """`sglang.launch_server` options of one node. Workers serve only a health port, so they stay on
+    loopback.
+    """
     parallel, server, dspark = recipe.parallelism, recipe.server, recipe.extensions.dspark
     words = ["--model-path", model_path, "--served-model-name", recipe.served_name]
     words += ["--host", server.host if node_rank == 0 else "127.0.0.1", "--port", str(port)]
@@ -65,7 +67,8 @@ def _word(value: bool | int | float | str) -> str:
 
 
 def engine_environment(recipe: Recipe, node: Node, *, run_id: str, home: str, user: str, engine_path: str,
-                       host_ip: str, gid_index: int | None, cache_path: str, state_path: str, engram_path: str) -> dict[str, str]:  # fmt: skip
+                       host_ip: str, gid_index: int | None, cache_path: str,
+                       state_path: str, engram_path: str) -> dict[str, str]:  # fmt: skip
     """The engine's whole environment on this node, but for TMPDIR, which lies in the run's directory."""
     interface = node.fabric.bootstrap_interface
     values = {
@@ -132,7 +135,8 @@ def venv_command(engine_path: str, options: tuple[str, ...]) -> tuple[str, ...]:
     return (posixpath.join(engine_path, "bin/python"), "-m", "sglang.launch_server", *options)
 
 
-def docker_command(image: str, container: str, environment: dict[str, str], *, model_path: str, cache_path: str,
+def docker_command(image: str, container: str, environment: dict[str, str], *, model_path: str,
+                   cache_path: str,
                    run_dir: str, options: tuple[str, ...]) -> tuple[str, ...]:  # fmt: skip
     """Least privilege that RDMA and CUDA allow. Values of variables are taken from docker's own environment,
     so none stands in argv. The run's directory is mounted for the secret options and the rank's report."""

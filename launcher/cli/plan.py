@@ -36,8 +36,8 @@ def plan(
 ) -> None:
     """Print exactly what `up` would run on each node: argv and environment, ready to paste.
 
-    Asks the nodes for facts (paths, GIDs, addresses) and starts nothing. A plan that was written with --output is
-    carried out word for word by: sparkctl up --plan FILE
+    Asks the nodes for facts (paths, GIDs, addresses) and starts nothing. A plan that was written with
+    --output is carried out word for word by: sparkctl up --plan FILE
     """
     from launcher.choose_inputs import choose_inputs
     from launcher.connect import SshOptions, connect_all

@@ -43,7 +43,8 @@ def chat_once(head: Remote, plan: LaunchPlan, key: str | None) -> dict[str, Any]
     }
     started = time.monotonic()
     reply = ask_node(
-        head, "http", timeout_s=CHAT_TIMEOUT_S + 10, host=plan.api.probe_host, port=plan.api.port, method="POST",
+        head, "http", timeout_s=CHAT_TIMEOUT_S + 10, host=plan.api.probe_host, port=plan.api.port,
+        method="POST",
         path="/v1/chat/completions", body=body, api_key=key, request_timeout_s=CHAT_TIMEOUT_S,
     )  # fmt: skip
     if "failed" in reply:
@@ -108,7 +109,8 @@ def ready_text(result: LaunchResult, chat: dict[str, Any], records: RunRecords) 
     else:
         rate = chat["tokens"] / chat["seconds"]
         lines.append(
-            f"chat: {chat['tokens']} tokens in {chat['seconds']:.2f} s, {rate:.1f} tokens/s: {chat['text'].strip()[:100]!r}"
+            f"chat: {chat['tokens']} tokens in {chat['seconds']:.2f} s, {rate:.1f} tokens/s: "
+            f"{chat['text'].strip()[:100]!r}"
         )
     lines += ["", f"URL    {plan.api.url}/v1"]
     if plan.head.node.connection != "local" and plan.api.host in ("127.0.0.1", "localhost", "::1"):
@@ -128,7 +130,9 @@ def tunnel_command(plan: LaunchPlan) -> str:
 
 
 def curl_line(plan: LaunchPlan, records: RunRecords) -> str:
-    """Ready to paste. A key is read from its file by the shell, so that it stands neither here nor in a history."""
+    """Ready to paste. A key is read from its file by the shell, so that it stands neither here nor in a
+    history.
+    """
     body = json.dumps(
         {"model": plan.api.served_name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32}
     )

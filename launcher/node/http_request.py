@@ -7,10 +7,12 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from typing import Any
 
 
-def http_request(*, host: str, port: int, method: str, path: str, body: dict | None = None,
-                 api_key: str | None = None, request_timeout_s: float = 10.0, max_bytes: int = 4 << 20) -> dict:  # fmt: skip
+def http_request(*, host: str, port: int, method: str, path: str, body: dict[str, Any] | None = None,
+                 api_key: str | None = None, request_timeout_s: float = 10.0,
+                 max_bytes: int = 4 << 20) -> dict[str, Any]:  # fmt: skip
     """`{"status": 200, "body": text, "seconds": s}` or `{"failed": reason, "seconds": s}`; never raises
     for the network.
     """

@@ -28,19 +28,25 @@ SIOCGIFADDR = 0x8915
 
 
 def probe(
-    *, paths: dict, model_path: str | None, ports: list, engine_runtime: str, engine_python: str | None,
+    *,
+    paths: dict[str, Any],
+    model_path: str | None,
+    ports: list[Any],
+    engine_runtime: str,
+    engine_python: str | None,
     packed: dict[str, Any] | None = None,
-) -> dict:  # fmt: skip
+) -> dict[str, Any]:
     """`ports`: [[host, port], ...] that must be free. `paths` as in the topology, `~` of this node's user.
     `packed`: the Engram files to look for, {"path" (absolute, or below paths.engram), "ranks", "tp"}."""
-    expanded = {key: os.path.expanduser(value) for key, value in paths.items() if value}
+    expanded = {key: str(Path(value).expanduser()) for key, value in paths.items() if value}
+    python = engine_python or f"{paths['engine']}/bin/python"
     model = _model(model_path, expanded.get("models")) if model_path else None
     if packed is not None:
         packed = packed | {"path": str(Path(expanded["engram"]) / Path(packed["path"]).expanduser())}
     return {
         "hostname": socket.gethostname(),
         "user": pwd.getpwuid(os.getuid()).pw_name,
-        "home": os.path.expanduser("~"),
+        "home": str(Path.home()),
         "architecture": platform.machine(),
         "kernel": platform.release(),
         "boot_id": boot_id(),
@@ -52,10 +58,12 @@ def probe(
         "interfaces": _interfaces(),
         "hcas": _hcas(),
         "busy_ports": [[host, port, reason] for host, port in ports if (reason := _port_problem(host, port))],
-        "live_runs": [{key: run[key] for key in ("run_id", "status", "started")} for run in live_runs(expanded["state"])],
+        "live_runs": [
+            {key: run[key] for key in ("run_id", "status", "started")} for run in live_runs(expanded["state"])
+        ],
         "model": model,
         "packed": packed_facts(**packed, model=model) if packed is not None else None,
-        "engine": _engine(engine_runtime, os.path.expanduser(engine_python or os.path.join(paths["engine"], "bin/python"))),
+        "engine": _engine(engine_runtime, str(Path(python).expanduser())),
     }  # fmt: skip
 
 
@@ -74,10 +82,10 @@ def _writable_problem(path: str) -> str | None:
     if not os.access(directory, os.W_OK | os.X_OK) or os.statvfs(directory).f_flag & os.ST_RDONLY:
         return f"{directory} is not writable"
     free = shutil.disk_usage(directory).free
-    return "only %d MiB are free at %s" % (free >> 20, directory) if free < 64 << 20 else None
+    return f"only {free >> 20} MiB are free at {directory}" if free < 64 << 20 else None
 
 
-def _interfaces() -> list[dict]:
+def _interfaces() -> list[dict[str, Any]]:
     """Name, IPv4 addresses, MTU and link state of each interface."""
     addresses = _ipv4_addresses()
     found = []
@@ -131,7 +139,7 @@ def _first_address(interface: str) -> list[str]:
     return [socket.inet_ntoa(reply[20:24])]
 
 
-def _hcas() -> list[dict]:
+def _hcas() -> list[dict[str, Any]]:
     """RDMA devices: netdev, port state, and the index of each RoCE v2 GID with its IPv4 address."""
     found = []
     root = Path("/sys/class/infiniband")
@@ -151,7 +159,7 @@ def _hcas() -> list[dict]:
     return found
 
 
-def _rocev2_gids(port: Path) -> list[dict]:
+def _rocev2_gids(port: Path) -> list[dict[str, Any]]:
     gids = []
     types = port / "gid_attrs/types"
     for entry in sorted(types.iterdir(), key=lambda path: int(path.name)) if types.is_dir() else []:
@@ -178,12 +186,12 @@ def _port_problem(host: str, port: int) -> str | None:
     return None
 
 
-def _model(model_path: str, models: str | None) -> dict:
+def _model(model_path: str, models: str | None) -> dict[str, Any]:
     """Whether the checkpoint is there and whole by its own index; hashes are the work of `weights verify`."""
-    path = Path(os.path.expanduser(model_path))
+    path = Path(model_path).expanduser()
     if not path.is_absolute():
         path = Path(models or "~").expanduser() / path
-    facts: dict = {"path": str(path), "problem": None}
+    facts: dict[str, Any] = {"path": str(path), "problem": None}
     if not path.is_dir():
         facts["problem"] = "no such directory"
         return facts
@@ -201,11 +209,8 @@ def _model(model_path: str, models: str | None) -> dict:
         return facts
     missing = [name for name in names if not (path / name).is_file()]
     if missing:
-        facts["problem"] = "%d of %d weight files are missing: %s" % (
-            len(missing),
-            len(names),
-            ", ".join(missing[:MAX_LISTED]),
-        )
+        listed = ", ".join(missing[:MAX_LISTED])
+        facts["problem"] = f"{len(missing)} of {len(names)} weight files are missing: {listed}"
     elif not names:
         facts["problem"] = "it has no *.safetensors file"
     else:
@@ -213,19 +218,16 @@ def _model(model_path: str, models: str | None) -> dict:
     return facts
 
 
-def _engine(runtime: str, python: str) -> dict:
+def _engine(runtime: str, python: str) -> dict[str, Any]:
     """Versions from the metadata on disk: importing the engine would take seconds."""
     if runtime == "docker":
         docker = shutil.which("docker")
         return {"docker": docker, "problem": None if docker else "docker is not in PATH"}
-    facts: dict = {"python": python, "problem": None, "sglang": None, "sparkctl": None}
+    facts: dict[str, Any] = {"python": python, "problem": None, "sglang": None, "sparkctl": None}
     if not os.access(python, os.X_OK):
         facts["problem"] = f"there is no {python}"
         return facts
-    versions = _versions_on_disk(Path(python))
-    if versions is None:
-        versions = _versions_from_interpreter(python)
-    facts.update(versions)
+    facts.update(_versions_on_disk(Path(python)) or _versions_from_interpreter(python))
     if facts["problem"] is None and facts["sglang"] is None:
         facts["problem"] = f"{python} has no sglang"
     return facts

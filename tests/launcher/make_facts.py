@@ -13,13 +13,17 @@ def make_facts(node: Node, recipe: Recipe, **changes: Any) -> NodeFacts:
     """A healthy node: everything that topology and recipe ask for is there."""
     home = f"/home/{node.ssh.user or 'spark'}"
     paths = {key: value.replace("~", home) for key, value in node.paths.model_dump().items()}
-    interfaces = [{"name": "lo", "addresses": ["127.0.0.1"], "mtu": 65536, "state": "unknown", "speed_mbps": None}]
+    interfaces = [
+        {"name": "lo", "addresses": ["127.0.0.1"], "mtu": 65536, "state": "unknown", "speed_mbps": None}
+    ]
     if node.fabric.interface != "lo":
         interfaces.append(_interface(node.fabric.interface, node.fabric.address, 200000))
     if node.fabric.bootstrap_interface not in (node.fabric.interface, "lo"):
         last = node.fabric.address.rsplit(".", 1)[-1]
         interfaces.append(_interface(node.fabric.bootstrap_interface, f"192.0.2.{last}", 10000))
-    model_path = recipe.model.path if recipe.model.path.startswith("/") else f"{paths['models']}/{recipe.model.path}"
+    model_path = (
+        recipe.model.path if recipe.model.path.startswith("/") else f"{paths['models']}/{recipe.model.path}"
+    )
     facts = {
         "hostname": node.name,
         "user": node.ssh.user or "spark",

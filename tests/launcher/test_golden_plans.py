@@ -1,6 +1,7 @@
 """Every shipped recipe, planned on an example topology: the plan must be the golden one, to the byte.
 
-After a wanted change, write them anew: SPARKCTL_WRITE_GOLDEN=1 python -m pytest tests/launcher/test_golden_plans.py
+After a wanted change, write them anew:
+SPARKCTL_WRITE_GOLDEN=1 python -m pytest tests/launcher/test_golden_plans.py
 """
 
 from __future__ import annotations

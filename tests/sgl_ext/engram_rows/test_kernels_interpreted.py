@@ -70,7 +70,9 @@ def check_all() -> None:
 @pytest.mark.sglang
 @pytest.mark.slow
 def test_kernels_do_what_the_plain_form_does() -> None:
-    """In a process of its own: the interpreter is chosen when Triton is imported. One process: importing is slow."""
+    """In a process of its own: the interpreter is chosen when Triton is imported. One process: importing
+    is slow.
+    """
     program = "from tests.sgl_ext.engram_rows import test_kernels_interpreted as t; t.check_all()"
     done = subprocess.run(
         [sys.executable, "-c", program],
