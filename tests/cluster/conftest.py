@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.sparkctl_process import COMMAND, Sparkctl
-from tests.cluster.ssh_cluster import SshCluster, node_specs
+from tests.cluster.ssh_cluster import SshCluster, node_specs, temp_links
 from tests.hosts import NetnsHosts
 
 
@@ -51,6 +51,9 @@ def local(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Sp
 def ssh_nodes(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[SshCluster]:
     with NetnsHosts(specs=node_specs(3)) as hosts:
         folder = tmp_path_factory.mktemp("ssh-cluster")
+        # A suite that was SIGKILLed earlier leaves its links, and the slot's folder has the same name again.
+        for link in temp_links(hosts.folder):
+            link.unlink()
         cluster = SshCluster(hosts, Sparkctl(hosts.client_home), folder, models)
         cluster.write_topology()
         yield cluster
