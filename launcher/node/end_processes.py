@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -44,6 +45,18 @@ def shared_memory_names() -> set[str]:
         return {path.name for path in SHARED_MEMORY.iterdir()}
     except OSError:
         return set()
+
+
+def shared_memory_named_after(pids: set[int]) -> set[str]:
+    """Files that carry the pid of one of these processes in their name, such as sgl_shm_nodecheck_989_0da9.
+
+    One that was killed between making such a file and mapping it leaves no other trace of whose it was.
+    """
+    return {
+        name
+        for name in shared_memory_names()
+        if any(int(number) in pids for number in re.findall(r"_(\d+)(?=_|$)", name))
+    }
 
 
 def remove_shared_memory(names: set[str]) -> list[str]:

@@ -23,6 +23,7 @@ from launcher.node.end_processes import (
     end_container,
     end_processes,
     remove_shared_memory,
+    shared_memory_named_after,
     shared_memory_names,
 )
 from launcher.node.engine_output import EngineOutput
@@ -45,6 +46,7 @@ from launcher.node.run_dir import (
 )
 
 TICK_S = 0.1
+PEER_WORD_S = 0.3  # a peer's word, or the end of its connection, comes within milliseconds
 SCAN_S = 0.5  # how often /proc is read as a whole; exits are seen each tick through pidfds
 RANK_TITLE = "sglang::scheduler"
 # The engine's other children, and those that have no title yet: they import for seconds before they take one.
@@ -87,6 +89,7 @@ class Supervisor:
         self.watched: dict[int, tuple[str, ExitWatch]] = {}  # pid -> title, watch
         self.shared_memory: set[str] = set()
         self.shared_memory_seen: set[str] = set()
+        self.pids_seen: set[int] = set()
         self.stopped_since: dict[int, float] = {}
         self.asked_to_stop = False
         self.unsaved = False
@@ -169,7 +172,7 @@ class Supervisor:
         next_scan = 0.0
         while True:
             now = time.monotonic()
-            cause = self._stop_request() or self._engine_or_child_end() or self._peer_end()
+            cause = self._stop_request() or self._own_end() or self._peer_end()
             if cause is None and now >= next_scan:
                 next_scan = now + SCAN_S
                 cause = self._scan(now)
@@ -191,6 +194,14 @@ class Supervisor:
 
     def _stop_request(self) -> dict[str, Any] | None:
         return {"kind": "stopped", "what": "stopped on request"} if self.asked_to_stop else None
+
+    def _own_end(self) -> dict[str, Any] | None:
+        """A rank that ends by itself with status 0 only followed a peer: wait a moment for its word."""
+        cause = self._engine_or_child_end()
+        if cause is None or cause.get("exit_code") != 0 or self.peers is None:
+            return cause
+        time.sleep(PEER_WORD_S)
+        return self._stop_request() or self._peer_end() or cause
 
     def _engine_or_child_end(self) -> dict[str, Any] | None:
         """Which was first? A killed main process takes its children along, a dead child makes it end by
@@ -281,6 +292,7 @@ class Supervisor:
         """New children of the engine, those that somebody stopped, and peers that are quiet."""
         changed = self.unsaved
         processes = self._processes()
+        self.pids_seen |= {process.pid for process in processes}
         for process in processes:
             changed |= self._watch_child(process)
         stopped = {process.pid: process for process in processes if process.state == "T"}
@@ -356,6 +368,7 @@ class Supervisor:
         if self.engine is not None:
             self.shared_memory |= shared_memory_files([p.pid for p in self._processes()])
             self._end_engine(cause)
+            self.shared_memory |= shared_memory_named_after(self.pids_seen)
         if self.output is not None:
             self.output.finish(1.0)
             self.state["dropped_log_bytes"] = self.output.dropped_bytes
