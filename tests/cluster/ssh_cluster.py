@@ -150,7 +150,11 @@ def kind_of(process: NodeProcess, host: NetnsNode) -> str:
         return "supervisor"
     if "sglang.launch_server" in title:
         supervisors = {p.pid for p in host.processes() if "node.pyz supervise" in " ".join(p.argv)}
-        parent = int(Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        try:
+            stat = Path(f"/proc/{process.pid}/stat").read_text()
+        except OSError:  # ended since it was listed
+            return ""
+        parent = int(stat.rsplit(")", 1)[1].split()[1])
         return "engine" if parent in supervisors else "child"
     return "other"
 
