@@ -28,7 +28,6 @@ from typing import Any
 
 from gpu_engram_phases import PHASES, Pair, Server, generate, get, make_prompt  # beside this file
 
-REVISION = "a" * 40
 
 
 # ---- build -------------------------------------------------------------------------------------------------
@@ -52,7 +51,7 @@ def build(options: argparse.Namespace) -> None:
     model = options.work / "model"
     build_v41(model, size, seed=11, report=lambda line: print(line, flush=True))
     built = time.monotonic()
-    checkpoint = open_checkpoint(model, revision=REVISION)
+    checkpoint = open_checkpoint(model)
     for tp in options.pack_tp:
         pack_tables(
             PackRequest(

@@ -95,7 +95,7 @@ class SshCluster:
     def inputs(self, num_nodes: int) -> tuple[str, ...]:
         return ("--recipe", self.recipe(num_nodes), "--topology", str(self.topology))
 
-    def assert_nothing_left(self, timeout_s: float = 5.0) -> None:
+    def assert_nothing_left(self, timeout_s: float = 20.0) -> None:
         """Every node as it was before: no process, no shared memory, no port. Seen from outside the nodes."""
         deadline = time.monotonic() + timeout_s
         while any(host.processes() for host in self.hosts.nodes) and time.monotonic() < deadline:

@@ -91,7 +91,7 @@ def cluster(hosts: NetnsHosts) -> Iterator[Cluster]:
     for node in hosts.nodes:
         for name in ("models", ".cache"):
             shutil.rmtree(node.home / name, ignore_errors=True)
-    deadline = time.monotonic() + 5  # what is left meets the end of its stdin now
+    deadline = time.monotonic() + 30  # what is left meets the end of its stdin now
     while any(node.processes() for node in hosts.nodes) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert all(node.processes() == [] and node.listening_ports() == set() for node in hosts.nodes)

@@ -11,7 +11,6 @@ from engram.pack_table import NoProgress, PackRequest, pack_tables
 from sgl_ext.tiny_model.v41 import build_v41
 from sgl_ext.tiny_model.v41_sizes import CPU, resize
 
-REVISION = "a" * 40
 LAYERS = (1, 3)
 
 
@@ -26,7 +25,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def packed_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every rank of TP 1 to 4 in one folder, as one node would never have it."""
     out = tmp_path_factory.mktemp("packed")
-    checkpoint = open_checkpoint(model_dir, revision=REVISION)
+    checkpoint = open_checkpoint(model_dir)
     for tp in (1, 2, 3, 4):
         request = PackRequest(
             checkpoint=checkpoint,

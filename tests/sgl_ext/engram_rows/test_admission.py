@@ -15,7 +15,7 @@ from engram.row_store import RowStore, open_row_store  # noqa: E402
 from engram.token_map import load_token_map  # noqa: E402
 from sgl_ext.engram.admission import AdmissionLookahead, make_windows  # noqa: E402
 from sgl_ext.engram.open_rank_store import EngramTable  # noqa: E402
-from tests.sgl_ext.engram_rows.conftest import LAYERS, REVISION  # noqa: E402
+from tests.sgl_ext.engram_rows.conftest import LAYERS  # noqa: E402
 
 
 class Hasher:
@@ -24,7 +24,7 @@ class Hasher:
     max_ngram_size = 4
 
     def __init__(self, model_dir: Path) -> None:
-        checkpoint = open_checkpoint(model_dir, revision=REVISION)
+        checkpoint = open_checkpoint(model_dir)
         token_map = load_token_map(model_dir, expected_classes=checkpoint.config.engram_compressed_vocab_size)
         self.rows = RowHasher(checkpoint.layout, token_map, pad_token_id=2)
 

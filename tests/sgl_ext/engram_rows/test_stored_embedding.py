@@ -17,7 +17,7 @@ from torch import multiprocessing  # noqa: E402
 from engram.checkpoint import open_checkpoint  # noqa: E402
 from sgl_ext.errors import EngramReadError, SettingError  # noqa: E402
 from sgl_ext.stand_ins import add_stand_ins  # noqa: E402
-from tests.sgl_ext.engram_rows.conftest import LAYERS, REVISION  # noqa: E402
+from tests.sgl_ext.engram_rows.conftest import LAYERS  # noqa: E402
 
 pytestmark = pytest.mark.sglang
 
@@ -62,7 +62,7 @@ def run_rank(rank: int, tp: int, model_dir: Path, rendezvous: Path, results: Pat
             dist.all_gather_into_tensor(output, part)
 
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=tp)
-    layout = open_checkpoint(model_dir, revision=REVISION).layout
+    layout = open_checkpoint(model_dir).layout
     with get_parallel().override(tp_size=tp, tp_rank=rank, attn_dp_size=1, attn_cp_size=1, tp_group=Gloo()):
         stored = {}
         for layer in LAYERS:
@@ -99,7 +99,7 @@ def make_layers(model_dir: Path, **parallel: int) -> object:
 
     from sgl_ext.engram.embedding import StoredEngramEmbedding
 
-    layout = open_checkpoint(model_dir, revision=REVISION).layout
+    layout = open_checkpoint(model_dir).layout
     values = {"tp_size": 1, "tp_rank": 0, "attn_dp_size": 1, "attn_cp_size": 1, "tp_group": None} | parallel
     with get_parallel().override(**values):
         embeds = []
