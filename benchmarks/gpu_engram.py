@@ -29,7 +29,6 @@ from typing import Any
 from gpu_engram_phases import PHASES, Pair, Server, generate, get, make_prompt  # beside this file
 
 
-
 # ---- build -------------------------------------------------------------------------------------------------
 def build(options: argparse.Namespace) -> None:
     """Idempotent: what is whole is kept."""
