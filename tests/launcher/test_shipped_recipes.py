@@ -15,6 +15,8 @@ from launcher.compose_recipe import compose_recipe, load_recipe
 from launcher.errors import ConfigError
 from launcher.explain_problems import known_paths
 from launcher.find_recipe import find_recipe, shipped_directory, shipped_recipes, shipped_topologies
+from launcher.fit.fit_recipe import can_fit, fit_recipe
+from launcher.fit.model_shape import shipped_shape
 from launcher.read_topology import find_topology, read_topology
 from launcher.recipe import Recipe
 from launcher.recipe_rules import is_v41
@@ -83,6 +85,19 @@ def test_indexer_transient_stays_in_memory(name: str) -> None:
     assert recipe.server.context_length is not None
     product = recipe.server.chunked_prefill_size * recipe.server.context_length
     assert product <= (1.1e9 if recipe.parallelism.nodes == 4 else 2.02e8)
+
+
+@pytest.mark.parametrize("name", SPARK_RECIPES)
+def test_every_recipe_fits_the_sparks_it_is_written_for(name: str) -> None:
+    recipe, _ = compose_recipe(RECIPES[name])
+    if not can_fit(recipe):
+        assert not is_v41(recipe)
+        return
+    fit = fit_recipe(recipe, shipped_shape("v41-flash"))
+    assert [f"{item.check}: {item.message}" for item in fit.refusals] == []
+    assert fit.settings.split.tp == recipe.num_ranks
+    assert fit.safe_chunk_tokens is not None
+    assert fit.settings.pool.chunk_tokens <= fit.safe_chunk_tokens
 
 
 def test_v41_recipes_use_its_engram_and_draft() -> None:
