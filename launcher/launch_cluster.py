@@ -14,6 +14,7 @@ from typing import Protocol
 from launcher.audit_run import require_effect
 from launcher.call_node import Answer
 from launcher.cluster_view import ClusterView
+from launcher.doctor.finding import Finding
 from launcher.errors import (
     Interrupted,
     NodeUnreachable,
@@ -29,7 +30,7 @@ from launcher.gather_facts import gather_facts, probes_for_recipe
 from launcher.make_plan import check_fit, make_plan
 from launcher.node_facts import NodeFacts
 from launcher.plan import LaunchPlan
-from launcher.preflight import Finding, find_problems
+from launcher.preflight import find_problems
 from launcher.recipe import Recipe
 from launcher.remote import Remote
 from launcher.run_on_all import Result, errors_of, group_by_reason, run_on_all

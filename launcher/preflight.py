@@ -7,21 +7,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
+from launcher.doctor.finding import Finding
 from launcher.make_plan import num_ranks, run_ports
 from launcher.node_facts import NodeFacts
 from launcher.plan import LaunchPlan, NodePlan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    level: Literal["warn", "refuse"]
-    check: str
-    node: str
-    message: str
-    hint: str
 
 
 def find_problems(plan: LaunchPlan, facts: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
@@ -47,8 +37,8 @@ def find_problems(plan: LaunchPlan, facts: Mapping[str, NodeFacts]) -> tuple[Fin
     return (*found, *_same_versions(plan, facts))
 
 
-def _refuse(check: str, node: NodePlan, message: str, hint: str) -> Finding:
-    return Finding(level="refuse", check=check, node=node.name, message=message, hint=hint)
+def _refuse(check: str, node: NodePlan, evidence: str, fix: str) -> Finding:
+    return Finding(level="refuse", check=check, node=node.name, evidence=evidence, fix=fix)
 
 
 def _earlier_runs(node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:

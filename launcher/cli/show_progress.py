@@ -13,9 +13,9 @@ from rich.table import Table
 
 from launcher.cli.show_error import show_error
 from launcher.cluster_view import ClusterView
+from launcher.doctor.finding import Finding
 from launcher.engine_phase import Phase
 from launcher.errors import SparkctlError
-from launcher.preflight import Finding
 
 
 class LiveProgress:
@@ -31,8 +31,9 @@ class LiveProgress:
         typer.echo(f"[{time.monotonic() - self._started:5.1f} s] {text}", err=True)
 
     def finding(self, finding: Finding) -> None:
-        if finding.level == "warn":
-            typer.echo(f"warning: {finding.node}: {finding.message}\n  -> {finding.hint}", err=True)
+        title = {"warn": "warning", "not checked": f"not checked: {finding.check}"}.get(finding.level)
+        if title:
+            typer.echo(f"{title}: {finding.node}: {finding.message}\n  -> {finding.hint}", err=True)
 
     def failure(self, error: SparkctlError) -> None:
         """Tell it at once; what is ended after it may take seconds."""

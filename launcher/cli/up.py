@@ -95,8 +95,8 @@ def up(
         made, facts = _make_plan(source, remotes, progress, replace=replace)
         stopwatch.lap("plan_s")
         check(made, facts, progress, skip=skipped)
-        links = source.topology.links if isinstance(source, Inputs) else None
-        refuse(quick_findings(made, links, remotes, clock=time.time), progress, skip=skipped)
+        inputs = source if isinstance(source, Inputs) else None
+        refuse(quick_findings(made, inputs, facts, remotes, clock=time.time), progress, skip=skipped)
         stopwatch.lap("doctor_s")
         result = launch(made, remotes, records, progress, stopwatch, skip=skipped)
         progress.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.doctor.collective_result import CHECK
 from launcher.doctor.examine import ANSWER, CHECKS, TOOL
+from launcher.doctor.memory_fit import MEMORY_CHECKS
 from launcher.errors import UsageError
 
 # What `up` checks itself (launcher/preflight.py), and what holds when it is ok.
@@ -26,7 +27,9 @@ AUDIT = "audit"
 
 
 def check_names() -> frozenset[str]:
-    return frozenset({*(item.id for item in CHECKS), ANSWER, TOOL, CHECK, AUDIT, *LAUNCH_CHECKS})
+    return frozenset(
+        {*(item.id for item in CHECKS), ANSWER, TOOL, CHECK, AUDIT, *LAUNCH_CHECKS, *MEMORY_CHECKS}
+    )
 
 
 def known_checks(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from launcher.doctor.check import Check
 from launcher.doctor.check_names import AUDIT, LAUNCH_CHECKS
 from launcher.doctor.collective_result import CHECK as COLLECTIVE
 from launcher.doctor.examine import ANSWER, GROUPS, TOOL
+from launcher.doctor.memory_fit import CONSEQUENCE, MEMORY_CHECKS
 
 INTRODUCTION = """# What `sparkctl doctor` checks
 
@@ -65,6 +66,10 @@ def _lines() -> Iterator[str]:
         yield f"## {group.capitalize()}\n"
         for item in checks:
             yield from _section(item.id, item.means, item.why, item.fix, reports=_reports(item))
+    yield "## Memory\n"
+    yield "The rules of [fit](fit.md) on the checkpoint of the nodes and the memory that they report.\n"
+    for name, means in MEMORY_CHECKS.items():
+        yield from _section(name, means, CONSEQUENCE, "as the finding says; try values with sparkctl fit")
     yield "## Of a launch\n"
     yield "`sparkctl up` makes these from the plan; `sparkctl doctor` shows them too.\n"
     for name, means in LAUNCH_CHECKS.items():

@@ -43,3 +43,13 @@ class Finding:
     @property
     def page(self) -> str:
         return f"{PAGE}#{self.check}"
+
+    @property
+    def message(self) -> str:
+        """In one sentence, as `up` tells it."""
+        return f"{self.evidence}: {self.consequence}" if self.consequence else self.evidence
+
+    @property
+    def hint(self) -> str:
+        """What `up` itself finds may end in a command to copy, and says all: no page after it."""
+        return f"{self.fix} ({self.page})" if self.consequence else self.fix

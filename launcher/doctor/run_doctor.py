@@ -14,6 +14,7 @@ from launcher.doctor.collective_result import CollectiveResult, collective_findi
 from launcher.doctor.examine import examine
 from launcher.doctor.finding import Finding
 from launcher.doctor.gather_reports import gather_reports, parts_for, questions_for_plan, questions_for_recipe
+from launcher.doctor.memory_fit import memory_fit
 from launcher.doctor.node_report import NodeReport
 from launcher.doctor.plan_anyway import plan_anyway
 from launcher.doctor.send_collective import send_collective
@@ -22,11 +23,9 @@ from launcher.gather_facts import gather_facts, probes_for_recipe
 from launcher.launch_cluster import new_run_id
 from launcher.node_facts import NodeFacts
 from launcher.plan import LaunchPlan
-from launcher.preflight import Finding as LaunchFinding
 from launcher.preflight import find_problems
 from launcher.remote import Remote
 from launcher.run_on_all import Result
-from launcher.topology import Links
 
 PARTS = ("host", "fabric", "gpu", "storage", "software")
 Tell = Callable[[str], None]
@@ -71,7 +70,11 @@ def run_doctor(
     if case.reach:
         seconds["reach_s"] = case.reach.seconds
         tell(f"{len(case.reach.attempts)} ways between them tried ({case.reach.seconds:.1f} s)")
-    found = [*_launch_findings(plan, known), *examine(case, skip_parts=frozenset(PARTS) - frozenset(parts))]
+    found = [
+        *_launch_findings(plan, known),
+        *examine(case, skip_parts=frozenset(PARTS) - frozenset(parts)),
+        *memory_fit(case, recipe, known),
+    ]
     seconds["checks_s"] = round(time.monotonic() - started_s, 3)
     probed, more = _collective(plan, found, remotes, wanted=collective, skip=skip)
     if probed:
@@ -85,23 +88,27 @@ def with_reach(case: Case, remotes: Mapping[str, Remote]) -> Case:
 
 
 def quick_findings(
-    plan: LaunchPlan, links: Links | None, remotes: Mapping[str, Remote], *, clock: Callable[[], float]
-) -> tuple[LaunchFinding, ...]:
-    """What `up` asks before it starts: everything but the collective probe, in the form of its own checks."""
+    plan: LaunchPlan,
+    inputs: Inputs | None,
+    facts: Mapping[str, NodeFacts],
+    remotes: Mapping[str, Remote],
+    *,
+    clock: Callable[[], float],
+) -> tuple[Finding, ...]:
+    """What `up` asks before it starts: everything but the collective probe. `inputs` is None for a plan file.
+
+    Only what it has to say, and that memory was not counted.
+    """
     nodes = tuple(node.node for node in plan.nodes)
     parts = parts_for(plan.runtime, nodes)
     reports = gather_reports(remotes, questions_for_plan(plan), parts, clock)
+    links = inputs.topology.links if inputs else None
     case = with_reach(Case(plan=plan, links=links, reports=reports), remotes)
-    return tuple(
-        LaunchFinding(
-            level=item.level,
-            check=item.check,
-            node=item.node,
-            message=f"{item.evidence}: {item.consequence}" if item.consequence else item.evidence,
-            hint=f"{item.fix} ({item.page})",
-        )
-        for item in examine(case, skip_parts=frozenset(PARTS) - frozenset(parts))
-        if item.level in ("warn", "refuse")
+    found = examine(case, skip_parts=frozenset(PARTS) - frozenset(parts))
+    memory = memory_fit(case, inputs.recipe if inputs else None, facts)
+    return (
+        *(item for item in found if item.level in ("warn", "refuse")),
+        *(item for item in memory if item.level != "ok"),
     )
 
 
@@ -120,17 +127,8 @@ def _launch_findings(plan: LaunchPlan, known: Mapping[str, NodeFacts]) -> list[F
     """What `up` itself would refuse, of the nodes that answered."""
     names = {node.name for node in plan.nodes if node.name in known}
     seen = replace(plan, nodes=tuple(node for node in plan.nodes if node.name in names))
-    return [
-        Finding(
-            level=item.level,
-            check=item.check,
-            node=item.node,
-            evidence=item.message,
-            fix=item.hint,
-            consequence="sparkctl up refuses to start",
-        )
-        for item in (find_problems(seen, known) if names else ())
-    ]
+    problems = find_problems(seen, known) if names else ()
+    return [replace(item, consequence="sparkctl up refuses to start") for item in problems]
 
 
 def _collective(

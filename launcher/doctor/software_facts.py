@@ -52,6 +52,14 @@ class Place(Facts):
     is_writable: bool | None = None
 
 
+class CheckpointShape(Facts):
+    """`tensor_bytes`: stored bytes by the tensors' names, with 0 for each layer's and expert's number."""
+
+    problem: str | None
+    config: dict[str, object]
+    tensor_bytes: dict[str, int]
+
+
 class Checkpoint(Facts):
     path: str
     hashes: dict[str, str | None]
@@ -60,6 +68,7 @@ class Checkpoint(Facts):
     incomplete: tuple[str, ...]
     weight_bytes: int
     wrong_total: str | None
+    shape: CheckpointShape | None = None
 
 
 class StorageFacts(Facts):

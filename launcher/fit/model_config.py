@@ -8,9 +8,8 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from launcher.errors import ConfigError
-from launcher.fit.read_checkpoint import read_json_object
+from launcher.fit.read_checkpoint import MODEL_TYPE, read_json_object
 
-MODEL_TYPE = "deepseek_v41"
 # Keeps products of garbage values from becoming absurdly large numbers.
 Count = Annotated[int, Field(strict=True, ge=1, le=1 << 40)]
 Index = Annotated[int, Field(strict=True, ge=0, le=1 << 20)]
@@ -77,11 +76,15 @@ def read_model_config(directory: Path) -> ModelConfig:
             f"model_type must be {MODEL_TYPE}, got {document.get('model_type')!r:.60} ({path}).",
             hint="fit knows the tensors of DeepSeek-V4.1 only",
         )
-    text = document.get("text_config")
+    return parse_model_config(document.get("text_config"), where=str(path))
+
+
+def parse_model_config(text: object, *, where: str) -> ModelConfig:
+    """`text` is the text_config of `where`. Raises ConfigError."""
     try:
         return ModelConfig.model_validate(text)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(["text_config", *map(str, first["loc"])])
+        key = ".".join(["text_config", *map(str, first["loc"])])
         seen = "" if first["type"] in ("missing", "value_error") else f", got {first['input']!r:.60}"
-        raise ConfigError(f"{where}: {first['msg']}{seen} ({path}).") from error
+        raise ConfigError(f"{key}: {first['msg']}{seen} ({where}).") from error

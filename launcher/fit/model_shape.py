@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from launcher.errors import PreflightRefused, UsageError
-from launcher.fit.model_config import ModelConfig, read_model_config
+from launcher.fit.model_config import ModelConfig, parse_model_config, read_model_config
 from launcher.fit.read_checkpoint import read_checkpoint
 from launcher.fit.weight_classes import Part, classify
 
@@ -57,12 +57,24 @@ def checkpoint_shape(directory: Path) -> ModelShape:
             hint="name the directory that holds config.json: sparkctl fit --checkpoint DIR",
         )
     config = read_model_config(directory)
-    sums: Counter[Part] = Counter()
-    for tensor in read_checkpoint(directory):
-        sums[classify(tensor.name)] += tensor.num_bytes
+    sizes = ((tensor.name, tensor.num_bytes) for tensor in read_checkpoint(directory))
+    return ModelShape(origin=f"checkpoint {directory}", config=config, part_bytes=_sum_parts(sizes))
+
+
+def reported_shape(config: object, tensor_bytes: Mapping[str, int], *, where: str) -> ModelShape:
+    """From what a node read of its own checkpoint. Raises ConfigError."""
     return ModelShape(
-        origin=f"checkpoint {directory}", config=config, part_bytes={part: sums[part] for part in Part}
+        origin=f"checkpoint {where}",
+        config=parse_model_config(config, where=where),
+        part_bytes=_sum_parts(tensor_bytes.items()),
     )
+
+
+def _sum_parts(sizes: Iterable[tuple[str, int]]) -> dict[Part, int]:
+    sums: Counter[Part] = Counter()
+    for name, num_bytes in sizes:
+        sums[classify(name)] += num_bytes
+    return {part: sums[part] for part in Part}
 
 
 def derive_part_bytes(config: ModelConfig, vision_bytes: int = 0) -> dict[Part, int]:

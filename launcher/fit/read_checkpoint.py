@@ -8,6 +8,8 @@ from pathlib import Path, PurePosixPath
 from launcher.errors import ConfigError, PreflightRefused
 from launcher.fit.safetensors_header import Tensor, read_header
 
+# The one model whose tensors have size rules here (weight_classes.py).
+MODEL_TYPE = "deepseek_v41"
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 # The published index has 7.5 MB for 96,085 tensors.

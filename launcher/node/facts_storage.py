@@ -8,6 +8,7 @@ import os
 import posixpath
 from typing import Any
 
+from launcher.node.facts_shape import shape_facts
 from launcher.node.probe_root import ProbeRoot
 
 DF_COLUMNS = "target,fstype,size,avail,itotal,iavail"
@@ -98,6 +99,7 @@ def _model(root: ProbeRoot, model_path: str, models: str, home: str) -> dict[str
         "incomplete": [name for name in _all_names(root, path) if name.endswith(".incomplete")][:MAX_LISTED],
         "weight_bytes": sum(_size(root, posixpath.join(path, name)) for name in weights),
         "wrong_total": _wrong_total(root, path, weights),
+        "shape": shape_facts(root.path(path)) if weights else None,
     }
 
 
