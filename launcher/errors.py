@@ -15,6 +15,7 @@ SparkctlError (exit 70: our own bug, when raised as such)
 |   |-- AuditFailed           a rank does not run as the plan says
 |   `-- RunStopped            somebody stopped the run on purpose
 |-- NoSuchRun             2   no run of that id, or none at all
+|-- ResultWrong           8   a results directory is wrong, or a second run does not agree with it
 `-- Interrupted         130   the user pressed Ctrl-C
 """
 
@@ -96,6 +97,11 @@ class RunStopped(NotReady):
 
 class NoSuchRun(SparkctlError):
     exit_code = 2
+
+
+class ResultWrong(SparkctlError):
+    exit_code = 8
+    usual_hint = "take no figure from it; docs/results.md says what each file must hold"
 
 
 class Interrupted(SparkctlError):

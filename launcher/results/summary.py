@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -91,3 +92,8 @@ class Summary(FrozenModel):
 
     def cell(self, key: tuple[str, str, str, int]) -> CellSummary | None:
         return next((cell for cell in self.cells if cell.key == key), None)
+
+
+def summary_text(summary: Summary) -> str:
+    """The only text that this summary has on disk."""
+    return json.dumps(summary.model_dump(mode="json"), indent=1, sort_keys=True, allow_nan=False) + "\n"
