@@ -2,6 +2,8 @@
 
 SglExtError              root; message, hint, node, exit_code
   SettingError      3    an environment variable or model file has an unusable value
+  CostTableError    3    a table of step costs is impossible, edited, or of another engine
+  SpecOptionError   2    a request asks for speculation in a way that does not exist
   EngramReadError   7    Engram rows of a step could not be read; its output is withheld
   HookError         8    base of everything that concerns hooks
     VersionError    8    the installed SGLang is not one the hooks were written for
@@ -35,6 +37,14 @@ class SglExtError(Exception):
 
 class SettingError(SglExtError):
     exit_code = 3
+
+
+class CostTableError(SglExtError):
+    exit_code = 3
+
+
+class SpecOptionError(SglExtError):
+    exit_code = 2
 
 
 class EngramReadError(SglExtError):

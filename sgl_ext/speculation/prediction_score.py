@@ -1,0 +1,32 @@
+"""Which of two predictions is better: the Brier scores of both on the same trials, the older ones fading."""
+
+from __future__ import annotations
+
+from sgl_ext.speculation.fixed_point import ONE
+
+_MEMORY_SHIFT = 8  # looks back over 256 trials
+_MIN_TRIALS = 32
+# A lead below 1/64 of the score is noise of 256 trials.
+_MARGIN_SHIFT = 6
+
+
+class PredictionScore:
+    """Compares a challenger with a champion; the challenger must lead clearly."""
+
+    __slots__ = ("_challenger", "_champion", "_num_trials")
+
+    def __init__(self) -> None:
+        self._champion = 0
+        self._challenger = 0
+        self._num_trials = 0
+
+    @property
+    def challenger_leads(self) -> bool:
+        lead = self._champion - self._challenger
+        return self._num_trials >= _MIN_TRIALS and lead > self._champion >> _MARGIN_SHIFT
+
+    def observe(self, outcome: bool, *, champion: int, challenger: int) -> None:
+        value = ONE if outcome else 0
+        self._champion += ((champion - value) ** 2 >> 16) - (self._champion >> _MEMORY_SHIFT)
+        self._challenger += ((challenger - value) ** 2 >> 16) - (self._challenger >> _MEMORY_SHIFT)
+        self._num_trials += 1
