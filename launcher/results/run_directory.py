@@ -138,6 +138,11 @@ def read_lines(directory: Path, path: str) -> Iterator[tuple[int, bytes]]:
 def read_manifest(directory: Path) -> tuple[Manifest, bytes]:
     """The manifest and its bytes. Raises ResultWrong, saying what a directory without one is."""
     if not os.path.lexists(directory / MANIFEST_NAME):
+        if os.path.lexists(directory / REQUESTS):
+            raise ResultWrong(
+                f"{directory} must be a finished run, got one without {MANIFEST_NAME}",
+                hint=f"go on with it: sparkctl bench --resume {directory}",
+            )
         raise ResultWrong(
             f"{directory} is not a bench run: it has no {MANIFEST_NAME}",
             hint="measurements of components have their own shapes and no manifest; their README says more",

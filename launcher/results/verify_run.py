@@ -1,8 +1,8 @@
 """Is a run's directory what its manifest says, and do its figures follow from its records?
 
 It catches any single change of a byte, a record or a file. The seal is a hash, no signature: somebody who
-rewrites records, summary, report and manifest together makes another consistent run, with another seal. So quote
-the seal where a figure is published.
+rewrites records, summary, report and manifest together makes another consistent run, with another seal. So
+quote the seal where a figure is published.
 """
 
 from __future__ import annotations

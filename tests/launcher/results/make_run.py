@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from launcher.results.finish_run import finish_run
 from launcher.results.manifest import (
     NodeDescription,
     PromptSet,
@@ -14,7 +15,7 @@ from launcher.results.manifest import (
     resolve,
 )
 from launcher.results.records import EngineSample, NodeSample, RequestRecord, text_sha256
-from launcher.results.write_run import RunWriter
+from launcher.results.run_directory import ENGINE, NODES, REQUESTS
 
 PROMPTS = {"prose": "Write about a tall ship.", "code": "Write a parser for dates."}
 
@@ -116,7 +117,8 @@ def make_facts(**changes: Any) -> RunFacts:
         "versions": Versions(sparkctl="0.1.0", sglang="0.5.23"),
         "engine_args": {"tp_size": 3, "mem_fraction_static": 0.5},
         "prompts": tuple(
-            PromptSet(suite="decode", case=case, sha256=(text_sha256(text),)) for case, text in PROMPTS.items()
+            PromptSet(suite="decode", case=case, sha256=(text_sha256(text),))
+            for case, text in PROMPTS.items()
         ),
         "nodes": (NodeDescription(node="node-0", kernel="6.8.0"), NodeDescription(node="node-1")),
         "tolerance": Tolerance(throughput=0.1, latency=0.25),
@@ -127,12 +129,12 @@ def make_facts(**changes: Any) -> RunFacts:
 def make_run(directory: Path, *, speed: float = 1.0, render: Any = None, **changes: Any) -> Path:
     requests = changes.pop("requests", None) or make_requests(speed)
     references = changes.pop("references", ())
-    with RunWriter(directory) as writer:
-        for record in requests:
-            writer.add_request(record)
-        for sample in make_engine_samples():
-            writer.add_engine_sample(sample)
-        writer.add_node_sample(NodeSample(node="node-0", time_s=1.0, gpu_clock_mhz=2190.0, gpu_power_w=40.5))
-        writer.add_node_sample(NodeSample(node="node-0", time_s=2.0, gpu_clock_mhz=2520.0))
-        writer.finish(make_facts(**changes), render=render, references=references)
+    nodes = [
+        NodeSample(node="node-0", time_s=1.0, gpu_clock_mhz=2190.0, gpu_power_w=40.5),
+        NodeSample(node="node-0", time_s=2.0, gpu_clock_mhz=2520.0),
+    ]
+    directory.mkdir(parents=True)
+    for name, records in ((REQUESTS, requests), (ENGINE, make_engine_samples()), (NODES, nodes)):
+        (directory / name).write_text("".join(record.model_dump_json() + "\n" for record in records))
+    finish_run(directory, make_facts(**changes), render=render, references=references)
     return directory
