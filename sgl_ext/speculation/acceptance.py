@@ -7,8 +7,8 @@ from sgl_ext.speculation.fixed_point import ONE
 # Published conditional chances lie between 0.55 and 0.9 (V4-Flash 0.58 to 0.77, prose; 0.93 and then 0.77, good
 # prompts). Only the first requests after a start use this; later ones start from what requests before them did.
 DEFAULT_CHANCE = ONE * 7 // 10
-# An untested position goes back to what other requests show, so that an unlucky start is tried again: 1/128 of
-# the way a step costs under 1 % where the others' figure is wrong for this request.
+# An untested position comes to look like the one before it, so that an unlucky start is tried again; so slowly
+# that the trials cost under 1 % of a text in which that is wrong.
 _DRIFT_SHIFT = 7
 
 
@@ -45,10 +45,12 @@ class AcceptanceEstimate:
         outcome, else only the promising cases would be counted."""
         self._add(position, chance)
 
-    def drift(self, position: int, chance: int) -> None:
-        """The position could have been tested but was not: its figure moves towards others' chance."""
-        trials = self._trials[position]
-        self._successes[position] += ((chance * trials >> 16) - self._successes[position]) >> _DRIFT_SHIFT
+    def drift(self, width: int) -> None:
+        """All of a width was accepted, so the next position could have been tested, but was not."""
+        if 0 < width < len(self._trials):
+            chance = (self._successes[width - 1] << 16) // self._trials[width - 1]
+            missing = (chance * self._trials[width] >> 16) - self._successes[width]
+            self._successes[width] += max(0, missing) >> _DRIFT_SHIFT
 
     def forget(self, weight: int) -> None:
         """Keeps the chances, but lets them weigh no more than `weight` trials."""

@@ -55,7 +55,7 @@ class ControllerSettings:
 _SERVER_LIMIT = 4 * PLAIN
 _SERVER_MOST = 64 * PLAIN
 _SERVER_INCOME_SHIFT = 6  # 1/64: with the limit, 0.97 of no speculation from 262 tokens on
-_POPULATION_WEIGHT = 8
+_POPULATION_WEIGHT = 2
 _POPULATION_MEMORY_SHIFT = 9
 
 
@@ -165,7 +165,7 @@ class SpeculationController:
             assert 0 <= count <= width, f"{ids[idx]} accepted {count} of {width}"
             if state is None or not plan.draft.drafts:
                 continue
-            own = state.estimate.chances()
+            own, history = state.estimate.chances(), self._chances(state)
             for position in range(min(count + 1, width)):
                 self._own_score.observe(position < count, champion=others[position], challenger=own[position])
             state.observe(
@@ -174,18 +174,18 @@ class SpeculationController:
                 levels=None if plan.levels is None else plan.levels[idx],
                 confidence=self._confidence,
                 trusted=plan.trusted,
-                others=others,
+                history=history,
             )
             if state.is_auto:
                 self._population.observe(width, count)
+                if count == width and not plan.trusted:
+                    self._population.drift(width)
             if plan.draft.kind is StepKind.PROBE and width:
                 state.probed(count, plan.request_worst)
         self._settle(plan, states, accepted)
 
     def _chances(self, state: RequestState) -> tuple[int, ...]:
-        """A request's own history where requests differ, else the figures of all, which are steadier."""
-        estimate = state.estimate if self._own_score.challenger_leads else self._population
-        return estimate.chances()
+        return state.chances(self._population.chances(), self._own_score.challenger_leads)
 
     def _settle(
         self, plan: VerifyPlan, states: Sequence[RequestState | None], accepted: Sequence[int]

@@ -12,14 +12,16 @@ from sgl_ext.speculation.request_option import SpecMode, SpecOption
 from sgl_ext.speculation.turn_alarm import TurnAlarm
 
 REQUEST_LIMIT = 4 * PLAIN
-# At most this is lost from any moment on, also after a long good time: twice the limit keeps a good request from
-# being stopped by one bad stretch.
-REQUEST_MOST = 8 * PLAIN
+# At most this is lost from any moment on, also after a long good time. Large enough for a text that keeps changing
+# to pay each change from what it gained before.
+REQUEST_MOST = 64 * PLAIN
 _START_WEIGHT = 2
 _MEMORY_SHIFT = 7
 _FORGET_WEIGHT = 2
 # Below break-even, so that the request stops; close enough that one accepted token starts it again.
 _CAUTION = ONE * 85 // 100
+# After a turn everybody's figures are no guide until so many trials later.
+_OWN_WEIGHT = 24 * ONE
 _PAID = 2 * PLAIN
 # With regret left for fewer trials than these, the intervals grow faster, so that some are left to the end.
 _POOR_PROBES = 6
@@ -39,11 +41,19 @@ class RequestState:
         self.probe = ProbeSchedule(interval)
         self.drafts = False
         self._alarm = TurnAlarm()
+        self._is_own = False
         self._gain = 0
 
     @property
     def is_auto(self) -> bool:
         return self.option.mode is SpecMode.AUTO
+
+    def chances(self, others: tuple[int, ...], own_is_better: bool) -> tuple[int, ...]:
+        """Its own history where that is better in general, or lately for this request; else everybody's figures,
+        which are steadier."""
+        if own_is_better or self._is_own:
+            return self.estimate.chances()
+        return others
 
     def widest(self, block: int) -> int:
         return block if self.is_auto else self.option.width
@@ -74,14 +84,13 @@ class RequestState:
         levels: tuple[int, ...] | None,
         confidence: ConfidenceTable,
         trusted: bool,
-        others: tuple[int, ...],
+        history: tuple[int, ...],
     ) -> None:
         """A step verified width draft tokens of this request and accepted the first `accepted`.
 
-        levels: the draft's confidence by position, if it was shared; trusted: it chose the width; others: chances
-        of all requests, for what this step left untested.
+        levels: the draft's confidence by position, if it was shared; trusted: it chose the width; history: the
+        chances that were used.
         """
-        history = self.estimate.chances()
         self._watch_turn(history, width, accepted)
         self.estimate.observe(width, accepted)
         if levels is not None:
@@ -91,12 +100,11 @@ class RequestState:
                 outcome = position < accepted
                 confidence.observe(position, levels[position], outcome, history[position], believed[position])
                 self.factor.observe(outcome, plain_believed[position])
-        if accepted == width:
+        if accepted == width and trusted:
             for position in range(width, len(history)):
-                if trusted:
-                    self.estimate.assume(position, believed[position])
-                else:
-                    self.estimate.drift(position, others[position])
+                self.estimate.assume(position, believed[position])
+        elif accepted == width:
+            self.estimate.drift(width)
 
     def count_gain(self, charge: int) -> None:
         self._gain -= charge
@@ -116,3 +124,6 @@ class RequestState:
         for position in range(min(accepted + 1, width)):
             if self._alarm.observe(chances[position], position < accepted):
                 self.estimate.forget(_FORGET_WEIGHT)
+                self._is_own = True
+        if self.estimate.weights()[0] >= _OWN_WEIGHT:
+            self._is_own = False
