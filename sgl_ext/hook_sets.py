@@ -24,6 +24,7 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
     HookSet.CPU_V41: (
         "quant_config",
         "load_weights",
+        "draft_load_weights",
         "rope_wrapper",
         "unaligned_tp",
         "kv_configure",
@@ -44,6 +45,11 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
         "indexer_scores",
         "engram_embed_rows",
         "native_experts",
+        "last_token_slot",
+        "write_token_slots",
+        "verify_slots",
+        "move_lengths",
+        "draft_without_streams",
     ),
     HookSet.BALANCED_HEADS: ("padded_config", "padded_weights", "padded_draft_weights"),
     HookSet.ROW_STORE: (

@@ -39,8 +39,8 @@ def _prepare(role: object, settings: object) -> None:
         from sgl_ext.stand_ins import add_stand_ins
 
         add_stand_ins()
-    if role is ProcessRole.MAIN and settings.fork_children:
-        _fork_children()
+    if role is ProcessRole.MAIN and settings.cpu_engine:
+        _prepare_cpu_main(settings.fork_children)
     if role is not ProcessRole.SCHEDULER:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -54,18 +54,25 @@ def _prepare(role: object, settings: object) -> None:
     HookRegistry.register(HOOK.target, HOOK.replacement, HookType(HOOK.kind.value))
 
 
-def _fork_children() -> None:
+def _prepare_cpu_main(fork_children: bool) -> None:
+    """The CPU engine's main process imports SGLang anyway, and reads the arguments before any rank exists."""
     import gc
 
     from sgl_ext.errors import EffectError
     from sgl_ext.hook import resolve_target
-    from sgl_ext.hooks.fork_children import HOOK
+    from sgl_ext.hooks import dspark_arguments
+    from sgl_ext.hooks import fork_children as forking
     from sgl_ext.install_hooks import install_hooks
 
-    gc.disable()  # a quarter of the imports' CPU time is collection that frees nothing; the hook enables it
-    (installed,) = install_hooks([HOOK], metadata.version("sglang"))
-    if resolve_target(HOOK.target) is installed.original:
-        raise EffectError(
-            f"The hook on {HOOK.target} must be in effect, got SGLang's own function.",
-            hint="see SGLang's log above for why it was not applied, or unset SPARKCTL_FORK_CHILDREN",
-        )
+    hooks = [dspark_arguments.HOOK]
+    if fork_children:
+        # A quarter of the imports' CPU time is collection that frees nothing; the hook enables it again.
+        gc.disable()
+        hooks.append(forking.HOOK)
+    for item in install_hooks(hooks, metadata.version("sglang")):
+        if resolve_target(item.hook.target) is item.original:
+            raise EffectError(
+                f"The hook on {item.hook.target} must be in effect, got SGLang's own function.",
+                hint="see SGLang's log above for why it was not applied, or set SGLANG_PLUGINS to leave "
+                "the plugin out",
+            )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from sgl_ext.engine_environment import set_switches
-from sgl_ext.errors import SettingError
 from sgl_ext.hook_sets import choose_hook_sets
 from sgl_ext.install_hooks import install_hooks, load_hooks
+from sgl_ext.model_config import read_model_config
 from sgl_ext.rank_report import describe_environment, report_path, write_rank_report, write_refusal
 from sgl_ext.settings import Settings, read_settings
 from sgl_ext.verify_hooks import verify_hooks
@@ -53,22 +51,3 @@ def _install_build_prove(
         server_args=server_args,
         details={"switches": switches, "environment": describe_environment(os.environ)},
     )
-
-
-def read_model_config(model_path: str) -> dict[str, Any] | None:
-    """The model folder's config.json, or None where model_path is not a local folder with one."""
-    path = Path(model_path) / "config.json"
-    if not path.is_file():
-        return None
-    try:
-        config = json.loads(path.read_text())
-    except ValueError as error:
-        raise SettingError(
-            f"config.json must be JSON, got {error} ({path}).", hint="copy the model folder again"
-        ) from error
-    if not isinstance(config, dict):
-        raise SettingError(
-            f"config.json must hold an object, got {type(config).__name__} ({path}).",
-            hint="copy the model folder again",
-        )
-    return config
