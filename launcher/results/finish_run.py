@@ -17,7 +17,7 @@ from launcher.results.manifest import (
     seal_of,
 )
 from launcher.results.read_records import read_records
-from launcher.results.reference import ReferenceRow, reference_text
+from launcher.results.reference import ReferenceRow, read_references, reference_text
 from launcher.results.run_directory import RAW_FILES, REFERENCE, SUMMARY, find_files, hash_file
 from launcher.results.summarize import summarize
 from launcher.results.summary import Summary, summary_text
@@ -31,13 +31,15 @@ def finish_run(
     directory: Path,
     facts: RunFacts,
     *,
-    references: Sequence[ReferenceRow] = (),
+    references: Sequence[ReferenceRow] | None = None,
     render: Render | None = None,
     scrubbed: Sequence[ScrubbedValue] = (),
     published_from: str | None = None,
 ) -> Manifest:
-    """Everything is computed from the records as they are on disk. `render` is None where the libraries of
-    the report are not installed. May be called again: it replaces what it wrote. Blocks for the disk; raises
+    """Everything is computed from the records as they are on disk.
+
+    `references` None: the shipped third-party rows of the run's protocol. `render` is None where the libraries
+    of the report are not installed. May be called again: it replaces what it wrote. Blocks for the disk; raises
     ResultWrong for a record that is wrong, UsageError where the directory cannot be written.
     """
     for name in RAW_FILES:
@@ -46,6 +48,9 @@ def finish_run(
     records = read_records(directory)
     summary = summarize(records.requests, records.engine_samples, records.node_samples)
     write_file(directory / SUMMARY, summary_text(summary))
+    if references is None:
+        references = tuple(row for row in read_references() if row.protocol == facts.protocol)
+    (directory / REFERENCE).unlink(missing_ok=True)
     if references:
         write_file(directory / REFERENCE, reference_text(references))
     if render is not None:

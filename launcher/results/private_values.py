@@ -1,7 +1,7 @@
 """What must not leave with a published result, and what stands in its place.
 
-Found by form: addresses, MAC addresses, homes, keys, ids of devices. Found by name: this machine, its user, and the
-nodes, hosts and users of the topology file. The same value gets the same stand-in everywhere.
+Found by form: addresses, MAC addresses, homes, keys, ids of devices. Found by name: this machine, its user,
+and the nodes, hosts and users of the topology file. The same value gets the same stand-in everywhere.
 """
 
 from __future__ import annotations

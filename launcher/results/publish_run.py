@@ -1,4 +1,4 @@
-"""A run as one archive for others: private values replaced, everything sealed again, the same bytes each time."""
+"""A run as one archive for others: private values replaced, sealed again, the same bytes each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""report.md, report.html and plots/ of a run, from its summary. Needs the extra `report`: jinja2, matplotlib."""
+"""report.md, report.html and plots/ of a run, from its summary. Needs the extra `report`."""
 
 from __future__ import annotations
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
+
+from pydantic import TypeAdapter
 
 from launcher.errors import ResultWrong
 from launcher.results.compare_runs import (
@@ -16,6 +20,7 @@ from launcher.results.compare_runs import (
 )
 from launcher.results.manifest import Manifest
 from launcher.results.verify_run import VerifiedRun
+from launcher.write_file import write_file
 
 # A second run must share these to be the same measurement at all; the rest is told, and judged by its effect.
 SAME_INPUTS = (
@@ -116,3 +121,11 @@ def _failures(first: VerifiedRun, second: VerifiedRun) -> list[str]:
         if before is not None and cell.checked - cell.passed > before.checked - before.passed:
             problems.append(f"{name}: {cell.checked - cell.passed} wrong answer(s), more than before")
     return problems
+
+
+def save_verdict(verdict: ReproduceVerdict, second: Path) -> Path:
+    """Beside the second run, whose own directory is sealed. Raises UsageError."""
+    path = second.with_name(f"{second.name}.verdict.json")
+    content = TypeAdapter(ReproduceVerdict).dump_python(verdict, mode="json")
+    write_file(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+    return path
