@@ -21,6 +21,7 @@ from launcher.cli import (
     logs,
     plan,
     recipe,
+    results,
     status,
     tiny_model,
     topology,
@@ -59,6 +60,7 @@ app.command("fit")(fit.fit)
 app.command("install")(install.install)
 app.add_typer(engram.app, name="engram")
 app.add_typer(recipe.app, name="recipe")
+app.add_typer(results.app, name="results")
 app.add_typer(topology.app, name="topology")
 app.add_typer(weights.app, name="weights")
 app.command("tiny-model")(tiny_model.tiny_model)
