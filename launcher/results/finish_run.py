@@ -38,9 +38,9 @@ def finish_run(
 ) -> Manifest:
     """Everything is computed from the records as they are on disk.
 
-    `references` None: the shipped third-party rows of the run's protocol. `render` is None where the libraries
-    of the report are not installed. May be called again: it replaces what it wrote. Blocks for the disk; raises
-    ResultWrong for a record that is wrong, UsageError where the directory cannot be written.
+    `references` None: the shipped third-party rows of the run's protocol. `render` is None where the
+    libraries of the report are not installed. May be called again: it replaces what it wrote. Blocks for the
+    disk; raises ResultWrong for a record that is wrong, UsageError where the directory cannot be written.
     """
     for name in RAW_FILES:
         if not (directory / name).exists():
