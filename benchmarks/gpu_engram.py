@@ -26,7 +26,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gpu_engram_phases import PHASES, Pair, Server, generate, get, make_prompt  # beside this file
+from gpu_engram_phases import PHASES, Pair, Server, generate, get, make_prompt
+from gpu_repeatable import write_plugin  # beside this file, as the next
 
 
 # ---- build -------------------------------------------------------------------------------------------------
@@ -124,7 +125,8 @@ def make_server(options: argparse.Namespace, side: str, spec: str, graph: str, p
         *("-m", "sglang.launch_server"),
         *("--model-path", str(options.work / "model"), "--host", "127.0.0.1", "--port", str(port)),
         *("--tp-size", str(options.tp), "--moe-runner-backend", "marlin", "--fp8-gemm-backend", "triton"),
-        *("--mem-fraction-static", "0.7", "--max-total-tokens", "147456", "--max-running-requests", "16"),
+        *("--mem-fraction-static", str(options.mem_fraction), "--max-total-tokens", "147456"),
+        *("--max-running-requests", "16"),
         *("--chunked-prefill-size", str(options.chunked_prefill_size), "--random-seed", "1"),
         *("--cuda-graph-max-bs-decode", "16"),
         *("--cuda-graph-backend-decode", graph, "--watchdog-timeout", "1800", "--skip-server-warmup"),
@@ -137,9 +139,17 @@ def make_server(options: argparse.Namespace, side: str, spec: str, graph: str, p
     if spec == "dspark":
         command += ["--speculative-algorithm", "DSPARK", "--speculative-dspark-block-size", "5"]
     environment = dict(os.environ)
-    environment["SGLANG_PLUGINS"] = "sgl_ext" if side == "ours" else "none"
+    stock = side in ("stock", "control")
+    plugins = [] if stock else ["sgl_ext"]
+    if options.repeatable and side != "control":
+        folder = write_plugin(options.out / "plugin")
+        environment["PYTHONPATH"] = f"{folder}:{environment.get('PYTHONPATH', '')}"
+        environment["GPU_REPEATABLE"] = options.repeatable
+        environment["GPU_REPEATABLE_LOG"] = str(options.out / f"hashes-{side}-{spec}-{graph}")
+        plugins.append("gpu_repeatable")
+    environment["SGLANG_PLUGINS"] = ",".join(plugins) or "none"
     report = options.out / f"report-{side}-{spec}-{graph}"
-    if side == "ours":
+    if not stock:
         report.mkdir(parents=True, exist_ok=True)
         environment |= {
             "SPARKCTL_ENGRAM_DIR": str(options.work / f"packed-tp{options.tp}"),
@@ -149,6 +159,9 @@ def make_server(options: argparse.Namespace, side: str, spec: str, graph: str, p
             "SPARKCTL_ENGRAM_LOOKAHEAD_DEPTH": "128",
             "SPARKCTL_ENGRAM_BUFFERED": "1" if options.buffered else "0",
         } | dict(item.split("=", 1) for item in options.ours_env)
+        if side.startswith("ram"):  # every row in memory; ram8: with eight threads
+            environment["SPARKCTL_ENGRAM_BACKEND"] = "ram"
+            environment["SPARKCTL_ENGRAM_READ_THREADS"] = side.removeprefix("ram") or "4"
     log = options.out / f"log-{side}-{spec}-{graph}.txt"
     return Server(
         side=side, spec=spec, graph=graph, port=port, command=command, environment=environment, log=log
@@ -270,7 +283,9 @@ def describe(server: Server) -> dict[str, Any]:
         "error": server.error,
     } | server.facts
     facts["environment"] = {
-        key: value for key, value in server.environment.items() if key.startswith(("SPARKCTL", "SGLANG"))
+        key: value
+        for key, value in server.environment.items()
+        if key.startswith(("SPARKCTL", "SGLANG", "CUDA_VIS", "GPU_REP"))
     }
     text = server.log.read_text(errors="replace")
     facts["memory_lines"] = [
@@ -281,7 +296,7 @@ def describe(server: Server) -> dict[str, Any]:
 
 def record(out: Path, label: str, result: dict[str, Any]) -> None:
     """Written after every phase, so that a cut-off run leaves what it had."""
-    versions = {}
+    versions: dict[str, str | None] = {}
     for name in ("sglang", "torch", "triton", "flashinfer-python", "sglang-kernel"):
         try:
             versions[name] = metadata.version(name)
@@ -305,11 +320,7 @@ def record(out: Path, label: str, result: dict[str, Any]) -> None:
     temporary.replace(out / f"{label}.json")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("what", choices=("build", "disk", "rows", "serve"))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--label", default="serve")
@@ -332,6 +343,18 @@ def main() -> None:
     parser.add_argument("--chunked-prefill-size", type=int, default=8192)
     parser.add_argument("--ours-env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--server-arg", action="append", default=[])
+    parser.add_argument("--mem-fraction", type=float, default=0.7)
+    parser.add_argument(
+        "--repeatable", default="", help="what gpu_repeatable.py puts in order, on both sides"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("build", "disk", "rows", "serve"))
+    add_arguments(parser)
     options = parser.parse_args()
     options.work, options.out = options.work.absolute(), options.out.absolute()
     if options.what == "rows":

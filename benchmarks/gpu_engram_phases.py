@@ -6,6 +6,7 @@ import random
 import statistics
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -60,14 +61,31 @@ def generate(
         return json.loads(reply.read())
 
 
+def flush(server: Server) -> None:
+    """Empties the prefix cache; SGLang refuses while it still ends a request."""
+    for attempt in range(20):
+        try:
+            get(server, "/flush_cache")
+            return
+        except urllib.error.HTTPError:
+            if attempt == 19:
+                raise
+            time.sleep(0.25)
+
+
 def make_prompt(seed: int, length: int) -> list[int]:
     generator = random.Random(seed)
     return [generator.randrange(FIRST_TOKEN, LAST_TOKEN) for _ in range(length)]
 
 
 def equality_prompts(count: int) -> list[list[int]]:
-    """16 to 16,384 tokens, evenly in the logarithm."""
-    lengths = [round(16 * 1024 ** (idx / (count - 1))) for idx in range(count)]
+    """16 to 16,384 tokens: evenly in the logarithm up to 4,096, and four longer ones."""
+    lengths = [round(16 * 256 ** (idx / (count - 5))) for idx in range(count - 4)] + [
+        6144,
+        8500,
+        12288,
+        16384,
+    ]
     return [make_prompt(1000 + idx, length) for idx, length in enumerate(lengths)]
 
 
@@ -86,7 +104,7 @@ def metric_change(before: dict[str, float], after: dict[str, float]) -> dict[str
     }
 
 
-Pair = tuple[Server, Server]
+Pair = tuple[Server, ...]  # stock first; equality takes two
 
 
 def phase_equality(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
@@ -96,7 +114,7 @@ def phase_equality(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
     stock = pair[0]
 
     def run(server: Server) -> list[dict[str, Any]]:
-        get(server, "/flush_cache")
+        flush(server)
         return [ask_greedy(server, prompt, options.new_tokens) for prompt in prompts]
 
     with ThreadPoolExecutor(2) as pool:
@@ -163,20 +181,27 @@ def phase_cached(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
         rates = {
             side: statistics.median(run["tokens_per_s"] for run in values) for side, values in runs.items()
         }
-        time.sleep(2.2)  # two periods of the metrics
-        for server in pair:
-            generate(server, [make_prompt(1, 16)], 2)
-        after = {server.side: read_metrics(server) for server in pair}
-        change = metric_change(before["ours"], after["ours"])
+        after = settle_metrics(pair)
+        change = {side: metric_change(before[side], after[side]) for side in runs}
         result[str(batch)] = {
             "runs": runs,
             "tokens_per_s": rates,
-            "ours_over_stock": rates["ours"] / rates["stock"],
-            "exposed_wait_p95_us": wait_quantiles(change, 0.95),
+            "over_stock": {side: rate / rates["stock"] for side, rate in rates.items()},
+            "exposed_wait_p95_us": {side: wait_quantiles(values, 0.95) for side, values in change.items()},
             "metrics_change": change,
         }
-        print(pair[0].spec, pair[0].graph, "batch", batch, rates, rates["ours"] / rates["stock"], flush=True)
+        print(pair[0].spec, "batch", batch, rates, result[str(batch)]["over_stock"], flush=True)
+        print("    exposed wait", result[str(batch)]["exposed_wait_p95_us"], flush=True)
     return result
+
+
+def settle_metrics(pair: Pair) -> dict[str, dict[str, float]]:
+    """The counters as they are now: the engine publishes once a second, between steps, a period late."""
+    for _ in range(2):
+        time.sleep(1.1)
+        for server in pair:
+            generate(server, [make_prompt(1, 16)], 2)
+    return {server.side: read_metrics(server) for server in pair}
 
 
 def time_decode(server: Server, prompts: list[list[int]], tokens: int, **sampling: Any) -> dict[str, float]:
@@ -216,25 +241,21 @@ def phase_cold(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for batch in (1, 8, 16):
         runs: dict[str, list[dict[str, Any]]] = {server.side: [] for server in pair}
+        before = settle_metrics(pair)
         for repeat in range(options.repeats):
             prompts = [make_prompt(900_000 + 1000 * batch + 50 * repeat + idx, 64) for idx in range(batch)]
             for server in pair if repeat % 2 == 0 else pair[::-1]:
-                before = read_metrics(server)
-                run: dict[str, Any] = dict(time_decode(server, prompts, 256, temperature=1.0))
-                time.sleep(1.1)
-                generate(server, [make_prompt(2, 16)], 2)
-                time.sleep(1.1)
-                generate(server, [make_prompt(2, 16)], 2)
-                run["metrics_change"] = metric_change(before, read_metrics(server))
-                runs[server.side].append(run)
-        result[str(batch)] = runs
-        print(
-            "cold",
-            pair[0].spec,
-            batch,
-            {side: [run["tokens_per_s"] for run in values] for side, values in runs.items()},
-            flush=True,
-        )
+                runs[server.side].append(time_decode(server, prompts, 256, temperature=1.0))
+        after = settle_metrics(pair)
+        change = {side: metric_change(before[side], after[side]) for side in runs}
+        result[str(batch)] = {
+            "runs": runs,
+            "metrics_change": change,
+            "exposed_wait_p50_us": {side: wait_quantiles(values, 0.5) for side, values in change.items()},
+            "exposed_wait_p95_us": {side: wait_quantiles(values, 0.95) for side, values in change.items()},
+        }
+        rates = {side: [round(run["tokens_per_s"]) for run in values] for side, values in runs.items()}
+        print("cold", pair[0].spec, batch, rates, result[str(batch)]["exposed_wait_p95_us"], flush=True)
     return result
 
 
@@ -242,23 +263,22 @@ def phase_prefill(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
     """Unique random prompts: every row is cold, nothing repeats."""
     result: dict[str, Any] = {}
     for length in (8192, 32768):
-        runs: dict[str, list[dict[str, Any]]] = {server.side: [] for server in pair}
+        runs: dict[str, list[dict[str, float]]] = {server.side: [] for server in pair}
         for server in pair:  # kernels of this shape
             generate(server, [make_prompt(70 + length, length)], 1)
+        before = settle_metrics(pair)
         for repeat in range(options.repeats):
             prompt = make_prompt(3_000_000 + length + repeat, length)
             for server in pair if repeat % 2 == 0 else pair[::-1]:
-                before = read_metrics(server)
                 begin = time.perf_counter()
                 generate(server, [prompt], 1)
-                seconds = time.perf_counter() - begin
-                time.sleep(1.1)
-                generate(server, [make_prompt(3, 16)], 2)
-                runs[server.side].append(
-                    {"seconds": seconds, "metrics_change": metric_change(before, read_metrics(server))}
-                )
-                get(server, "/flush_cache")
-        result[str(length)] = runs
+                runs[server.side].append({"seconds": time.perf_counter() - begin})
+                flush(server)
+        after = settle_metrics(pair)
+        result[str(length)] = {
+            "runs": runs,
+            "metrics_change": {side: metric_change(before[side], after[side]) for side in runs},
+        }
         print(
             "prefill",
             pair[0].spec,
