@@ -75,7 +75,7 @@ def read_status(record: RunRecord, key: str | None, options: SshOptions) -> Clus
         run_id=plan.run_id,
         recipe=plan.recipe,
         url=f"{plan.api.url}/v1",
-        verdict=_verdict(reports),
+        verdict=worst_status(reports),
         nodes=reports,
         probe=probe,
         engine=engine,
@@ -135,7 +135,7 @@ def describe_node(
     return report("loading", "not ready yet", len(processes))
 
 
-def _verdict(reports: tuple[NodeReport, ...]) -> NodeStatus:
+def worst_status(reports: tuple[NodeReport, ...]) -> NodeStatus:
     """The worst word of any node: one dead rank and the cluster does not serve."""
     order: tuple[NodeStatus, ...] = (
         "orphaned",

@@ -13,6 +13,8 @@ import typer
 
 from launcher.cli import (
     audit,
+    bench,
+    dashboard,
     doctor,
     down,
     engram,
@@ -54,10 +56,12 @@ app.command("down")(down.down)
 app.command("status")(status.status)
 app.command("audit")(audit.audit)
 app.command("logs")(logs.logs)
+app.command("dashboard")(dashboard.dashboard)
+app.command("bench")(bench.bench)
 app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
 app.command("fit")(fit.fit)
-app.command("install")(install.install)
+app.add_typer(install.app, name="install")
 app.add_typer(engram.app, name="engram")
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(results.app, name="results")

@@ -32,6 +32,10 @@ def handle(request: dict[str, Any]) -> None:
         from launcher.node.list_runs import list_runs
 
         answer(list_runs(**request))
+    elif verb == "observe":
+        from launcher.node.observe_run import observe_run
+
+        observe_run(**request)
     elif verb == "http":
         from launcher.node.http_request import http_request
 
@@ -64,18 +68,10 @@ def handle(request: dict[str, Any]) -> None:
         from launcher.node.collective import collective
 
         collective(**request)
-    elif verb == "install_wheels":
-        from launcher.node.install_wheels import install_wheels
+    elif verb.startswith(("install_", "caches_")):
+        from launcher.node.install_verbs import install_verb
 
-        install_wheels(**request)
-    elif verb == "install_engine":
-        from launcher.node.install_engine import install_engine
-
-        install_engine(**request)
-    elif verb == "install_rollback":
-        from launcher.node.install_engine import install_rollback
-
-        install_rollback(**request)
+        install_verb(verb, request)
     elif verb.startswith("weights_"):
         from launcher.node.weights_verbs import weights_verb
 
