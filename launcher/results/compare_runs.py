@@ -62,6 +62,10 @@ def compare_runs(a: VerifiedRun, b: VerifiedRun) -> Comparison:
             f"two runs must be of one protocol to be compared, got {told[0]} and {told[1]}",
             hint=f"run the same: sparkctl bench --protocol {protocols[0][0]}",
         )
+    if a.manifest.run_id == b.manifest.run_id:
+        raise UsageError(
+            f"two runs must be named, got {a.manifest.run_id} twice", hint="sparkctl results list"
+        )
     figures: list[FigureComparison] = []
     left_out: list[str] = []
     for key in sorted({cell.key for run in (a, b) for cell in run.summary.cells}):

@@ -11,8 +11,6 @@ from pydantic import TypeAdapter
 
 from launcher.errors import ResultWrong
 from launcher.results.compare_runs import (
-    RATES,
-    TIMES,
     FigureComparison,
     ManifestDifference,
     compare_runs,
@@ -72,6 +70,8 @@ def input_differences(first: Manifest, second: Manifest) -> tuple[ManifestDiffer
 
 def judge(first: VerifiedRun, second: VerifiedRun) -> ReproduceVerdict:
     """Pure. Raises ResultWrong where the inputs differ: such a run proves nothing about the first."""
+    if second.manifest.run_id == first.manifest.run_id:
+        raise ResultWrong(f"the second run must be another one, got {first.manifest.run_id} twice")
     other = input_differences(first.manifest, second.manifest)
     if other:
         told = "; ".join(f"{item.key}: {item.a} -> {item.b}" for item in other[:5])
@@ -95,8 +95,9 @@ def judge(first: VerifiedRun, second: VerifiedRun) -> ReproduceVerdict:
 
 
 def _judge_figure(figure: FigureComparison, first: Manifest) -> FigureVerdict:
-    assert figure.figure in RATES or figure.figure in TIMES
-    tolerance = first.tolerance.throughput if figure.figure in RATES else first.tolerance.latency
+    # A prefill rate is the TTFT in another unit, so it has its tolerance.
+    decodes = figure.figure in ("aggregate_tokens_per_s", "request_tokens_per_s")
+    tolerance = first.tolerance.throughput if decodes else first.tolerance.latency
     change = None if figure.b_over_a is None else round(figure.b_over_a - 1, 4)
     return FigureVerdict(
         suite=figure.suite,
