@@ -7,9 +7,13 @@ from sgl_ext.speculation.fixed_point import ONE
 # Published conditional chances lie between 0.55 and 0.9 (V4-Flash 0.58 to 0.77, prose; 0.93 and then 0.77, good
 # prompts). Only the first requests after a start use this; later ones start from what requests before them did.
 DEFAULT_CHANCE = ONE * 7 // 10
-# An untested position comes to look like the one before it, so that an unlucky start is tried again; so slowly
-# that the trials cost under 1 % of a text in which that is wrong.
+# An untested position comes to look like the one before it, so that an unlucky start is tried again: fast while few
+# trials speak against it (1/64 a step with 2, 1/2048 with 64), and those fade. Where the position really is worse,
+# about one step in thirteen tries it.
 _DRIFT_SHIFT = 7
+_DRIFT_TRIALS = 4
+_STALE_SHIFT = 8
+_LEAST_TRIALS = 2 * ONE
 
 
 class AcceptanceEstimate:
@@ -47,10 +51,15 @@ class AcceptanceEstimate:
 
     def drift(self, width: int) -> None:
         """All of a width was accepted, so the next position could have been tested, but was not."""
-        if 0 < width < len(self._trials):
-            chance = (self._successes[width - 1] << 16) // self._trials[width - 1]
-            missing = (chance * self._trials[width] >> 16) - self._successes[width]
-            self._successes[width] += max(0, missing) >> _DRIFT_SHIFT
+        if not 0 < width < len(self._trials):
+            return
+        trials = self._trials[width]
+        chance = (self._successes[width - 1] << 16) // self._trials[width - 1]
+        missing = max(0, (chance * trials >> 16) - self._successes[width])
+        self._successes[width] += missing * _DRIFT_TRIALS * ONE // trials >> _DRIFT_SHIFT
+        if trials > _LEAST_TRIALS:
+            self._trials[width] -= trials >> _STALE_SHIFT
+            self._successes[width] -= self._successes[width] >> _STALE_SHIFT
 
     def forget(self, weight: int) -> None:
         """Keeps the chances, but lets them weigh no more than `weight` trials."""

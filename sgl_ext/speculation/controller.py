@@ -54,7 +54,7 @@ class ControllerSettings:
 
 _SERVER_LIMIT = 4 * PLAIN
 _SERVER_MOST = 64 * PLAIN
-_SERVER_INCOME_SHIFT = 6  # 1/64: with the limit, 0.97 of no speculation from 262 tokens on
+_SERVER_INCOME_SHIFT = 7  # 1/128: with the limit, 0.97 of no speculation from 173 plain steps on
 _POPULATION_WEIGHT = 2
 _POPULATION_MEMORY_SHIFT = 9
 
@@ -178,7 +178,7 @@ class SpeculationController:
             )
             if state.is_auto:
                 self._population.observe(width, count)
-                if count == width and not plan.trusted:
+                if idx == 0 and count == width and not plan.trusted:  # once a step, whatever the batch
                     self._population.drift(width)
             if plan.draft.kind is StepKind.PROBE and width:
                 state.probed(count, plan.request_worst)

@@ -1,0 +1,115 @@
+"""Measuring a cost table, as a plan: which steps to time, in what order, and what the samples say. Pure.
+
+Whoever times the steps (an engine at each batch and width) hands the samples back; nothing here waits or reads a
+clock.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sgl_ext.errors import CostTableError
+from sgl_ext.speculation.cost_table import CostTable
+
+DRAFT = -1  # width under which the draft alone is timed
+MIN_SAMPLES = 20
+# A step with a prefill, a checkpoint or a clock change in it takes several times as long; the median of what is left
+# is what the controller can expect. Six deviations keep all of a normal distribution and drop those.
+_OUTLIER_DEVIATIONS = 6
+_MAX_OUTLIER_SHARE = 0.2
+# A wider step that measures a little faster is noise and is levelled; more than this is a wrong measurement.
+_MAX_STEP_BACK = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Time num_steps steps of `batch` requests at `width` (DRAFT: the draft alone), after num_warmup untimed ones."""
+
+    batch: int
+    width: int
+    num_steps: int
+    num_warmup: int
+
+
+def plan_timings(graph_batches: Sequence[int], max_batch: int, block: int, rounds: int = 3) -> tuple[Timing, ...]:
+    """Timings over the captured batch sizes up to max_batch and all widths, in `rounds` passes.
+
+    Each pass goes through all widths of a batch, every second one backwards, so that a machine that warms up or slows
+    down meanwhile does not favour one end.
+    """
+    batches = sorted({batch for batch in graph_batches if 1 <= batch <= max_batch} | {max_batch})
+    timings = []
+    for round_idx in range(rounds):
+        widths = list(range(DRAFT, block + 1))
+        if round_idx % 2:
+            widths.reverse()
+        for batch in batches:
+            timings += [Timing(batch=batch, width=width, num_steps=MIN_SAMPLES, num_warmup=5) for width in widths]
+    return tuple(timings)
+
+
+def robust_median(samples_ns: Sequence[int], what: str) -> tuple[int, int]:
+    """Median and number of the samples without outliers (over six median deviations from the median).
+
+    Raises CostTableError where there are too few samples or too many outliers: such a machine was busy.
+    """
+    if len(samples_ns) < MIN_SAMPLES:
+        raise CostTableError(
+            f"{what} must have {MIN_SAMPLES} samples or more, got {len(samples_ns)}.", hint="time more steps"
+        )
+    middle = statistics.median_low(samples_ns)
+    deviation = statistics.median_low([abs(sample - middle) for sample in samples_ns])
+    kept = [sample for sample in samples_ns if abs(sample - middle) <= _OUTLIER_DEVIATIONS * max(1, deviation)]
+    dropped = len(samples_ns) - len(kept)
+    if dropped > _MAX_OUTLIER_SHARE * len(samples_ns):
+        raise CostTableError(
+            f"{what} must have at most {_MAX_OUTLIER_SHARE:.0%} outliers, got {dropped} of {len(samples_ns)}.",
+            hint="let nothing else run on the nodes, and measure again",
+        )
+    return statistics.median_low(kept), len(kept)
+
+
+def build_cost_table(
+    samples_ns: Mapping[tuple[int, int], Sequence[int]], block: int
+) -> tuple[CostTable, list[list[int]]]:
+    """The table from samples by (batch, width), and how many samples stand behind each entry of verify_ns."""
+    batches = sorted({batch for batch, _ in samples_ns})
+    verify, counts, draft = [], [], []
+    for batch in batches:
+        row = []
+        for width in range(DRAFT, block + 1):
+            if (batch, width) not in samples_ns:
+                raise CostTableError(
+                    f"Timings must cover batch {batch}, width {width}, got none.", hint="measure it again"
+                )
+            row.append(robust_median(samples_ns[batch, width], f"Batch {batch}, width {width}"))
+        draft.append(row[0][0])
+        verify.append([median for median, _ in row[1:]])
+        counts.append([count for _, count in row[1:]])
+    levelled = [_level(row, f"batch {batch}") for batch, row in zip(batches, verify, strict=True)]
+    for width in range(block + 1):
+        column = _level([row[width] for row in levelled], f"width {width}")
+        for row, value in zip(levelled, column, strict=True):
+            row[width] = value
+    table = CostTable(
+        batches=tuple(batches),
+        verify_ns=tuple(tuple(row) for row in levelled),
+        draft_ns=tuple(_level(draft, "the draft")),
+    )
+    return table, counts
+
+
+def _level(times_ns: Sequence[int], what: str) -> list[int]:
+    """Times that do not fall; refuses a fall beyond noise."""
+    levelled: list[int] = []
+    for time_ns in times_ns:
+        highest = levelled[-1] if levelled else time_ns
+        if time_ns < highest * (1 - _MAX_STEP_BACK):
+            raise CostTableError(
+                f"Times of {what} must not fall by more than {_MAX_STEP_BACK:.0%}, got {list(times_ns)} ns.",
+                hint="let nothing else run on the nodes, and measure again",
+            )
+        levelled.append(max(highest, time_ns))
+    return levelled
