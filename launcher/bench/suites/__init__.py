@@ -1,0 +1,1 @@
+"""The suites: pure functions from settings to waves."""
