@@ -77,8 +77,9 @@ def engine_environment(recipe: Recipe, node: Node, *, run_id: str, home: str, us
         "LC_ALL": "C.UTF-8",
         "PATH": f"{posixpath.join(engine_path, 'bin')}:{BASE_PATH}",
         "PYTHONUNBUFFERED": "1",
-        # XDG: compile caches (Triton, FlashInfer, TileLang) go where the topology says.
+        # Where the topology says: SGLang puts caches of Triton, FlashInfer and TileLang below its own.
         "XDG_CACHE_HOME": cache_path,
+        "SGLANG_CACHE_DIR": posixpath.join(cache_path, "sglang"),
         # The engine may probe `cargo` otherwise, which hung a head node.
         "SGLANG_RUST_BUILD_MODE": "never",
     }

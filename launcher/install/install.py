@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +10,12 @@ from typing import Any
 
 from launcher.errors import PreflightRefused
 from launcher.frozen_model import FrozenModel
+from launcher.install.extension import BuiltExtension, Extension
 from launcher.remote import Remote
 from launcher.run_on_all import run_on_all
 from launcher.topology import Node
 from launcher.weights.follow import Tell, follow
-from launcher.weights.push import Push, push, values_of
+from launcher.weights.push import Push, at_models, push, values_of
 
 
 class Wheels(FrozenModel):
@@ -44,6 +46,7 @@ class Install:
     lock: str
     python: str
     wheels: str | None = None
+    extension: Extension | None = None
 
     @property
     def lock_id(self) -> str:
@@ -52,15 +55,15 @@ class Install:
 
 def install(job: Install, remotes: Mapping[str, Remote], tell: Tell) -> dict[str, Installed]:
     """Blocks; raises unless every node has the same packages. What was done before is kept."""
-    first, others = job.nodes[0], job.nodes[1:]
+    first = job.nodes[0]
     common: dict[str, Any] = {"lock_id": job.lock_id, "lock": job.lock, "python": job.python}
-    wheels = follow(remotes[first.name], "install_wheels", Wheels, tell, cache=first.paths.cache,
-                    source=job.wheels, **common)  # fmt: skip
-    if others:
-        as_models = tuple(_wheels_as_models(node) for node in job.nodes)
-        push(Push(source=as_models[0], targets=as_models[1:], model_path=job.lock_id, is_checkpoint=False),
-             remotes, tell)  # fmt: skip
-    assert wheels.num_files
+    follow(remotes[first.name], "install_wheels", Wheels, tell, cache=first.paths.cache,
+           source=job.wheels, **common)  # fmt: skip
+    _push_wheels(job.nodes, job.lock_id, remotes, tell)
+    if job.extension is not None:
+        made = _make_extension(job, job.extension, remotes[first.name], tell)
+        _push_wheels(job.nodes, f"sparkctl-{made.extension_id}", remotes, tell)
+        common["extension"] = {"extension_id": made.extension_id, "sha256": made.sha256}
     paths = {node.name: node.paths for node in job.nodes}
 
     def build(remote: Remote) -> Installed:
@@ -70,6 +73,20 @@ def install(job: Install, remotes: Mapping[str, Remote], tell: Tell) -> dict[str
     found = values_of(run_on_all([remotes[node.name] for node in job.nodes], build), "build the engine")
     refuse_differences(found)
     return found
+
+
+def _make_extension(job: Install, extension: Extension, remote: Remote, tell: Tell) -> BuiltExtension:
+    """One wheel, built or taken over on the first node: the others get this very file."""
+    source = base64.b64encode(extension.source).decode() if extension.source else None
+    return follow(remote, "install_extension", BuiltExtension, tell, cache=job.nodes[0].paths.cache,
+                  python=job.python, source=source, wheel=extension.wheel, wheels=job.wheels)  # fmt: skip
+
+
+def _push_wheels(nodes: tuple[Node, ...], name: str, remotes: Mapping[str, Remote], tell: Tell) -> None:
+    if len(nodes) > 1:
+        places = [at_models(node, f"{node.paths.cache}/wheels") for node in nodes]
+        push(Push(source=places[0], targets=tuple(places[1:]), model_path=name, is_checkpoint=False),
+             remotes, tell)  # fmt: skip
 
 
 def refuse_differences(found: Mapping[str, Installed]) -> None:
@@ -90,9 +107,3 @@ def rollback(nodes: Sequence[Node], remotes: Mapping[str, Remote], tell: Tell) -
         return follow(remote, "install_rollback", RolledBack, tell, engine=engines[remote.node])
 
     return values_of(run_on_all([remotes[node.name] for node in nodes], one), "go back to the earlier engine")
-
-
-def _wheels_as_models(node: Node) -> Node:
-    """The same node whose models lie where its wheels do: a push moves any directory of hashed files."""
-    paths = node.paths.model_copy(update={"models": f"{node.paths.cache}/wheels"})
-    return node.model_copy(update={"paths": paths})

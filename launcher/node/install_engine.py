@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node.answer import Refused, answer
+from launcher.node.install_extension import only_wheel
 from launcher.node.install_wheels import (
     LOCK_NAME,
     by_hash,
@@ -24,42 +25,46 @@ from launcher.node.install_wheels import (
     run_tool,
     wheels_path,
 )
+from launcher.node.list_packages import LIST_PACKAGES
 from launcher.node.run_dir import write_file
 from launcher.node.weights_manifest import sync_directory
 from launcher.node.weights_report import Report
 
 MARKER = "sparkctl-installed.json"
-# Of each package: name, version, and the files that its RECORD lists with their hashes. Scripts in bin/ hold
-# the environment's own path, which differs from node to node.
-LIST_PACKAGES = """
-import hashlib, importlib.metadata, json
-found = {}
-for dist in importlib.metadata.distributions():
-    record = dist.read_text("RECORD") or ""
-    lines = sorted(line for line in record.splitlines() if not line.startswith("../")
-                   and ".dist-info/" not in line and line.split(",")[1:2] != [""])
-    text = "\\n".join(lines)
-    found[dist.metadata["Name"]] = [dist.version, hashlib.sha256(text.encode()).hexdigest()]
-print(json.dumps(found))
-"""
 
 
-def install_engine(*, engine: str, cache: str, lock_id: str, lock: str, python: str) -> None:
-    """Last line: {"done": {"directory", "was_there", "packages": {name: version}, "digest"}}."""
+def install_engine(
+    *, engine: str, cache: str, lock_id: str, lock: str, python: str, extension: dict[str, Any] | None = None
+) -> None:
+    """`extension`: {"extension_id", "sha256"} of a wheel that is on this node already.
+
+    Last line: {"done": {"directory", "was_there", "packages": {name: version}, "digest"}}.
+    """
     packages = read_lock(lock)
-    link, built = _places(engine, lock_id)
+    link = _link_path(engine)
+    suffix = f"{lock_id}-{extension['extension_id']}" if extension else lock_id
+    built = link.with_name(f"{link.name}-{suffix}")
     _refuse_directory(link)
     with Report("install", 0):
         was_there = (built / MARKER).is_file()
         if not was_there:
             _build(built, cache, lock_id, packages, python)
+            if extension:
+                _add_extension(
+                    python, built, only_wheel(cache, extension["extension_id"], extension["sha256"])
+                )
         seen = _installed(built)
         _compare(built, packages, seen)
+        names = sorted({*packages, *(["sparkctl"] if extension else [])})
+        if extension and "sparkctl" not in seen:
+            raise Refused(
+                f"The extension must be the package sparkctl, got another ({built}).", "--extension FILE"
+            )
         if not was_there:
-            write_file(built / MARKER, json.dumps({"lock": lock_id}).encode(), 0o644)
+            write_file(built / MARKER, json.dumps({"lock": lock_id, "extension": extension}).encode(), 0o644)
         _switch(link, built)
-    answer({"done": {"directory": str(built), "was_there": was_there, "digest": _digest(packages, seen),
-                     "packages": {name: seen[name][0] for name in packages}}})  # fmt: skip
+    answer({"done": {"directory": str(built), "was_there": was_there, "digest": _digest(names, seen),
+                     "packages": {name: seen[name][0] for name in names}}})  # fmt: skip
 
 
 def install_rollback(*, engine: str) -> None:
@@ -76,11 +81,6 @@ def install_rollback(*, engine: str) -> None:
 
 def _link_path(engine: str) -> Path:
     return Path(engine).expanduser().absolute()
-
-
-def _places(engine: str, lock_id: str) -> tuple[Path, Path]:
-    link = _link_path(engine)
-    return link, link.with_name(f"{link.name}-{lock_id}")
 
 
 def _refuse_directory(link: Path) -> None:
@@ -105,10 +105,19 @@ def _build(
         built.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refused(f"{built.parent} must be writable, got: {error.strerror}.") from error
-    run_tool([python, "-m", "venv", str(built)], "make an environment")
-    argv = [str(built / "bin/python"), "-m", "pip", "--disable-pip-version-check", "install", "--no-index"]
-    argv += ["--no-deps", "--require-hashes", "--find-links", str(wheels), "-r", str(wheels / LOCK_NAME)]
-    run_tool(argv, "install the lock")
+    run_tool([python, "-m", "venv", "--without-pip", str(built)], "make an environment")
+    options = ["--require-hashes", "--find-links", str(wheels), "-r", str(wheels / LOCK_NAME)]
+    run_tool([*_pip_install(python, built), *options], "install the lock")
+
+
+def _add_extension(python: str, built: Path, wheel: Path) -> None:
+    run_tool([*_pip_install(python, built), str(wheel)], "install the extension")
+
+
+def _pip_install(python: str, built: Path) -> list[str]:
+    """The building Python's own pip, with which the first node downloads too: an environment needs none."""
+    argv = [python, "-m", "pip", "--disable-pip-version-check", "--python", str(built / "bin/python")]
+    return [*argv, "install", "--no-index", "--no-deps"]
 
 
 def _installed(built: Path) -> dict[str, list[str]]:
@@ -126,9 +135,9 @@ def _compare(built: Path, packages: dict[str, tuple[str, list[str]]], seen: dict
             )
 
 
-def _digest(packages: dict[str, Any], seen: dict[str, list[str]]) -> str:
+def _digest(names: list[str], seen: dict[str, list[str]]) -> str:
     """Equal on two nodes when versions and installed files are."""
-    return hashlib.sha256(json.dumps([[name, *seen[name]] for name in sorted(packages)]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([[name, *seen[name]] for name in names]).encode()).hexdigest()
 
 
 def _switch(link: Path, built: Path) -> None:

@@ -134,8 +134,11 @@ def run_tool(argv: list[str], what: str) -> str:
     if done.returncode:
         lines = (done.stderr.strip() or done.stdout.strip() or "no words").splitlines()
         words = next((line for line in reversed(lines) if "ERROR" in line), lines[-1])
+        said = done.stdout + done.stderr
         hint = (
-            "apt install python3-venv on that node" if "ensurepip" in done.stdout else "try it there by hand"
+            "on that node: sudo apt install python3-venv python3-pip"
+            if "ensurepip" in said or "No module named pip" in said
+            else "try it there by hand"
         )
         raise Refused(f"{argv[0]} must {what}, got exit status {done.returncode}: {words[:300]}", hint)
     return done.stdout

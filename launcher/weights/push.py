@@ -106,6 +106,11 @@ def push(job: Push, remotes: Mapping[str, Remote], tell: Tell) -> PushResult:
     return PushResult(files=files, stocks=stocks, received=received)
 
 
+def at_models(node: Node, models: str) -> Node:
+    """The same node whose models lie in another place: a push moves any directory of hashed files."""
+    return node.model_copy(update={"paths": node.paths.model_copy(update={"models": models})})
+
+
 def values_of(results: Mapping[str, Result[T]], what: str) -> dict[str, T]:
     """Raises one error that names every node that failed and why; a single failure keeps its own class."""
     errors = errors_of(results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import os
 import shutil
 import sys
 import zipfile
@@ -15,10 +16,12 @@ import pytest
 
 from launcher.connect import SshOptions, connect_all
 from launcher.errors import SparkctlError
+from launcher.install.caches import PushedCaches, push_caches
+from launcher.install.extension import Extension
 from launcher.install.install import Install, Installed, install, refuse_differences, rollback
 from launcher.topology import Node
 from launcher.weights.follow import Progress
-from tests.hosts import NETNS_MARKS, HostSpec, NetnsHosts
+from tests.hosts import NETNS_MARKS, HostSpec, NetnsHosts, NetnsNode
 from tests.launcher.doctor.netns_cluster import netns_topology
 
 pytestmark = [*NETNS_MARKS, pytest.mark.timeout(120)]
@@ -63,8 +66,10 @@ def nodes(hosts: NetnsHosts) -> Iterator[tuple[Node, ...]]:
             path.unlink() if path.is_symlink() else shutil.rmtree(path, ignore_errors=True)
 
 
-def run(nodes: tuple[Node, ...], lock: str, wheels: str | None = "wheels") -> dict[str, Installed]:
-    job = Install(nodes=nodes, lock=lock, python=sys.executable, wheels=wheels)
+def run(
+    nodes: tuple[Node, ...], lock: str, wheels: str | None = "wheels", extension: Extension | None = None
+) -> dict[str, Installed]:
+    job = Install(nodes=nodes, lock=lock, python=sys.executable, wheels=wheels, extension=extension)
     with connect_all(nodes, SshOptions()) as remotes:
         return install(job, remotes, nobody)
 
@@ -88,6 +93,84 @@ def test_nodes_install_offline_alike_and_go_back(hosts: NetnsHosts, nodes: tuple
     with connect_all(nodes, SshOptions()) as remotes:
         rollback(nodes, remotes, nobody)
     assert node.exec(show).stdout == b"1\n"
+
+
+def test_the_extension_is_one_wheel_for_all_nodes(hosts: NetnsHosts, nodes: tuple[Node, ...]) -> None:
+    wheels = hosts["node1"].home / "wheels"
+    wheels.mkdir()
+    lock = make_wheel(wheels, "spark_a", "1.0", "x = 1\n")
+    make_wheel(wheels, "sparkctl", "9.0", "z = 3\n")
+    given = Extension(wheel="wheels/sparkctl-9.0-py3-none-any.whl")
+    done = run(nodes, lock, extension=given)
+    assert [item.packages["sparkctl"] for item in done.values()] == ["9.0", "9.0"]
+    assert done["node1"].digest == done["node2"].digest
+    found = [next(node.home.glob(".cache/sparkctl/wheels/sparkctl-*/*.whl")) for node in hosts.nodes]
+    assert found[0].read_bytes() == found[1].read_bytes()
+    for wrong, words in (
+        ("wheels/none.whl", "No such file"),
+        ("/etc/hostname", "must be a wheel, got another"),
+    ):
+        with pytest.raises(SparkctlError, match=words) as caught:
+            run(nodes, lock, extension=Extension(wheel=wrong))
+        assert (caught.value.node, bool(caught.value.hint)) == ("node1", True)
+    other = Extension(wheel="wheels/spark_a-1.0-py3-none-any.whl")
+    with pytest.raises(SparkctlError, match="must be the package sparkctl, got another"):
+        run(nodes, lock, extension=other)
+
+
+KERNELS = {
+    "triton/AB12/kernel.cubin": b"triton" * 1000,
+    "tilelang/0.1.12/kernels/1/executable.so": b"tilelang" * 1000,
+    ".cache/flashinfer/0.7.2/121a/cached_ops/norm/norm.so": b"flashinfer" * 1000,
+}
+
+
+def write_kernels(node: NetnsNode) -> Path:
+    root = node.home / ".cache/sparkctl/sglang"
+    for name, data in KERNELS.items():
+        path = root / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    (root / ".cache/flashinfer/0.7.2/121a/cached_ops/tmp").mkdir()
+    (root / ".cache/flashinfer/0.7.2/121a/cached_ops/tmp/norm.lock").touch()
+    return root
+
+
+def push_kernels(nodes: tuple[Node, ...]) -> PushedCaches:
+    with connect_all(nodes, SshOptions()) as remotes:
+        return push_caches(nodes[0], nodes[1:], remotes, nobody)
+
+
+def test_kernels_go_to_equal_nodes_and_no_others(hosts: NetnsHosts, nodes: tuple[Node, ...]) -> None:
+    wheels = hosts["node1"].home / "wheels"
+    wheels.mkdir()
+    lock = make_wheel(wheels, "spark_a", "1.0", "x = 1\n")
+    run(nodes, lock)
+    write_kernels(hosts["node1"])
+    mine = hosts["node2"].home / ".cache/sparkctl/sglang/triton/own/kernel.cubin"
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(b"own")
+    for path in [mine, *list(mine.parents)[:6]]:  # up to ~/.cache
+        shutil.chown(path, hosts["node2"].home.stat().st_uid)
+    done = push_kernels(nodes)
+    assert done.skipped == {}
+    assert (done.received["node2"].num_files, done.received["node2"].num_new) == (3, 3)
+    root = hosts["node2"].home / ".cache/sparkctl/sglang"
+    for name, data in KERNELS.items():
+        assert (root / name).read_bytes() == data
+        assert (root / name).stat().st_mtime == 1_700_000_000
+    assert mine.read_bytes() == b"own"
+    assert [path.name for path in root.rglob("*.lock")] == []
+    assert all(not any((n.home / ".cache/sparkctl/kernels").iterdir()) for n in hosts.nodes)
+    assert push_kernels(nodes).received["node2"].num_new == 0
+    (hosts["node2"].home / "wheels").mkdir()
+    other = make_wheel(hosts["node2"].home / "wheels", "spark_a", "1.1", "x = 2\n")
+    run(nodes[1:], other)
+    with pytest.raises(
+        SparkctlError, match="must have a node that is equal to it, got none: node2: engine must"
+    ):
+        push_kernels(nodes)
 
 
 def test_a_wheel_with_another_hash_is_not_installed(hosts: NetnsHosts, nodes: tuple[Node, ...]) -> None:
