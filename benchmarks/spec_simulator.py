@@ -1,10 +1,11 @@
-"""The speculation controller against every fixed width and no speculation, over many traces; no GPU, no engine.
+"""The speculation controller against every fixed width and no speculation, over many traces; no GPU, no
+engine.
 
     python benchmarks/spec_simulator.py --out results/spec-simulator-2026-11-29/verdicts.json
     python benchmarks/spec_simulator.py --trace recorded.jsonl --table cost-table.json --out verdicts.json
 
-Traces are drawn from published acceptance figures (sgl_ext/speculation/generate_traces.py) unless --trace names a
-recorded one; cost tables come from published step times unless --table names a measured one.
+Traces are drawn from published acceptance figures (sgl_ext/speculation/generate_traces.py) unless --trace
+names a recorded one; cost tables come from published step times unless --table names a measured one.
 """
 
 import argparse
@@ -78,7 +79,9 @@ def main() -> None:
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps({key: result[key] for key in ("num_cases", "num_missed", "worst", "decision_us_by_batch")}))
+    print(
+        json.dumps({key: result[key] for key in ("num_cases", "num_missed", "worst", "decision_us_by_batch")})
+    )
 
 
 _BARS = ("over_plain", "over_best", "regret")
@@ -115,7 +118,7 @@ def _cases(
 
 
 def _decision_us(batch: int) -> float:
-    """Host time of planning and observing a step, median-free: the mean over 2,000 steps."""
+    """Host time of planning and observing a step, the mean over 2,000 steps."""
     controller = SpeculationController(published_costs.tp3(), ControllerSettings())
     ids = [str(idx) for idx in range(batch)]
     for request_id in ids:

@@ -1,15 +1,18 @@
-"""What is known about a draft's acceptance: chance per position, given that the tokens before were accepted."""
+"""What is known about a draft's acceptance: chance per position, given that the tokens before were
+accepted."""
 
 from __future__ import annotations
 
 from sgl_ext.speculation.fixed_point import ONE
 
-# Published conditional chances lie between 0.55 and 0.9 (V4-Flash 0.58 to 0.77, prose; 0.93 and then 0.77, good
-# prompts). Only the first requests after a start use this; later ones start from what requests before them did.
+# Published conditional chances lie between 0.55 and 0.9 (V4-Flash 0.58 to 0.77, prose; 0.93 and then 0.77,
+# good prompts). Only the first requests after a start use this; later ones start from what requests before
+# them did.
 DEFAULT_CHANCE = ONE * 7 // 10
-# An untested position comes to look like the one before it, so that an unlucky start is tried again: fast while few
-# trials speak against it (1/64 a step with 2, 1/2048 with 64), and those fade. Where the position really is worse,
-# about one step in thirteen tries it.
+# An untested position comes to look a little better than the one before it (published chances do rise after
+# the first), so that an unlucky start is tried again: fast while few trials speak against it (1/64 a step
+# with 2, 1/2048 with 64), and those fade. Where the position really is worse, about one step in thirteen
+# tries it.
 _DRIFT_SHIFT = 7
 _DRIFT_TRIALS = 4
 _STALE_SHIFT = 8
@@ -55,6 +58,7 @@ class AcceptanceEstimate:
             return
         trials = self._trials[width]
         chance = (self._successes[width - 1] << 16) // self._trials[width - 1]
+        chance += (ONE - chance) >> 2
         missing = max(0, (chance * trials >> 16) - self._successes[width])
         self._successes[width] += missing * _DRIFT_TRIALS * ONE // trials >> _DRIFT_SHIFT
         if trials > _LEAST_TRIALS:

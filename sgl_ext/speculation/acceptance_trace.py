@@ -1,8 +1,8 @@
 """A trace: what a draft would have got right at each place of a text, so that any width can be run on it.
 
-runs[p] is how many draft tokens, drafted after p tokens of the answer, the target would have accepted with the whole
-block verified. A width of w accepts min(w, runs[p]) and goes on at p + 1 + that. Recorded and generated traces look
-the same.
+runs[p] is how many draft tokens, drafted after p tokens of the answer, the target would have accepted with
+the whole block verified. A width of w accepts min(w, runs[p]) and goes on at p + 1 + that. Recorded and
+generated traces look the same.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sgl_ext.errors import SettingError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTrace:
-    """One answer. confidence[p]: of the block drafted at p, 0 to 65,535 a position; empty where none was recorded.
-    turn_of: position in the trace of the conversation's earlier turn, or -1."""
+    """One answer. confidence[p]: of the block drafted at p, 0 to 65,535 a position; empty where none was
+    recorded. turn_of: position in the trace of the conversation's earlier turn, or -1."""
 
     runs: tuple[int, ...]
     confidence: tuple[tuple[int, ...], ...] = ()
@@ -37,8 +37,8 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """A trace recorded as JSON lines: {"block": 5} first, then {"runs": [...], "confidence": [[...]], "turn_of": -1}
-    a request."""
+    """A trace recorded as JSON lines: {"block": 5} first, then {"runs": [...], "confidence": [[...]],
+    "turn_of": -1} a request."""
     lines = path.read_text(encoding="utf-8").splitlines()
     try:
         block = json.loads(lines[0])["block"]

@@ -1,9 +1,9 @@
 """What the draft's confidence is worth: measured, not believed.
 
-Confidence comes in eight levels. For each position and level the server counts how often the token was accepted;
-a request's own ratio to that table corrects it. Whether the result predicts better than the request's plain
-history is decided by the Brier score of both on the same trials: confidence that says nothing loses, and one
-that says the opposite of the truth is simply read the other way round.
+Confidence comes in eight levels. For each position and level the server counts how often the token was
+accepted; a request's own ratio to that table corrects it. Whether the result predicts better than the
+request's plain history is decided by the Brier score of both on the same trials: confidence that says
+nothing loses, and one that says the opposite of the truth is simply read the other way round.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from sgl_ext.speculation.prediction_score import PredictionScore
 NUM_LEVELS = 8
 _MEMORY_SHIFT = 9  # 512 trials of a cell: some minutes of one stream
 _START_WEIGHT = 4
+# Confidence must predict 6 % better than history: choosing by noise costs more than it brings.
+_MARGIN_SHIFT = 4
 
 
 class ConfidenceTable:
@@ -22,7 +24,7 @@ class ConfidenceTable:
     def __init__(self, block: int, chance: int) -> None:
         self._trials = [[_START_WEIGHT * ONE] * NUM_LEVELS for _ in range(block)]
         self._successes = [[_START_WEIGHT * chance] * NUM_LEVELS for _ in range(block)]
-        self._score = PredictionScore()
+        self._score = PredictionScore(_MARGIN_SHIFT)
 
     @property
     def is_useful(self) -> bool:
@@ -64,4 +66,3 @@ class ConfidenceFactor:
 def confidence_level(confidence: int) -> int:
     """Level of a confidence given in 1/ONE (0 to ONE)."""
     return min(NUM_LEVELS - 1, confidence * NUM_LEVELS >> 16)
-

@@ -1,8 +1,8 @@
 """The controller: for every step, whether to draft and how many draft tokens of each request to verify.
 
 It sees costs from the table, the draft's confidence and the accepted counts, and nothing else: no clock, no
-randomness, no order of a hash. So ranks that make the same calls get the same plans, bit by bit. docs/speculation.md
-says what is guaranteed; regret.py has the proof.
+randomness, no order of a hash. So ranks that make the same calls get the same plans, bit by bit.
+docs/speculation.md says what is guaranteed; regret.py has the proof.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ from sgl_ext.speculation.width_choice import (
 
 
 class VerifyShape(enum.StrEnum):
-    """EQUAL: one width for the batch (static graphs), smaller ones cost the same. RAGGED: a length for each."""
+    """EQUAL: one width for the batch (static graphs), smaller ones cost the same. RAGGED: a length for
+    each."""
 
     EQUAL = "equal"
     RAGGED = "ragged"
 
 
 class RegretShare(enum.StrEnum):
-    """Who is charged for a step of several requests. MEAN: each request the batch's mean, so that the batch does what
-    is best for all of it. OWN: each request its own time and tokens, so that none is ever slowed down for others."""
+    """Who is charged for a step of several requests. MEAN: each request the batch's mean, so that the batch
+    does what is best for all of it. OWN: each request its own time and tokens, so that none is ever slowed
+    down for others."""
 
     MEAN = "mean"
     OWN = "own"
@@ -60,8 +62,9 @@ _POPULATION_MEMORY_SHIFT = 9
 
 
 class SpeculationController:
-    """One for each rank. Calls come in the same order on all ranks; a step is planned by plan_draft and plan_verify
-    and ends with observe, and may be planned before earlier ones are observed (overlapped scheduling)."""
+    """One for each rank. Calls come in the same order on all ranks; a step is planned by plan_draft and
+    plan_verify and ends with observe, and may be planned before earlier ones are observed (overlapped
+    scheduling)."""
 
     def __init__(self, table: CostTable, settings: ControllerSettings) -> None:
         self._table = table
@@ -70,7 +73,8 @@ class SpeculationController:
         self._population = AcceptanceEstimate(
             (DEFAULT_CHANCE,) * table.block, weight=_POPULATION_WEIGHT, memory_shift=_POPULATION_MEMORY_SHIFT
         )
-        self._own_score = PredictionScore()  # a request's own history against the figures of all
+        # A request's own history against the figures of all; a lead below 1/64 is noise of 256 trials.
+        self._own_score = PredictionScore(6)
         self._confidence = ConfidenceTable(table.block, DEFAULT_CHANCE)
         self._conversations = ConversationMemory(settings.max_conversations)
         self._server = RegretAccount(
@@ -83,8 +87,11 @@ class SpeculationController:
         lesson = self._conversations.find(prompt_keys)
         self._requests[request_id] = RequestState(option, self._population.chances(), lesson)
 
-    def finish(self, request_id: str, prompt_keys: Sequence[bytes] = (), all_keys: Sequence[bytes] = ()) -> None:
-        """A request ended or was aborted. all_keys: of prompt and answer; the last page of each is remembered."""
+    def finish(
+        self, request_id: str, prompt_keys: Sequence[bytes] = (), all_keys: Sequence[bytes] = ()
+    ) -> None:
+        """A request ended or was aborted. all_keys: of prompt and answer; the last page of each is
+        remembered."""
         state = self._requests.pop(request_id)
         if state.is_auto:
             self._conversations.keep((*prompt_keys[-1:], *all_keys[-1:]), state.lesson())
@@ -127,8 +134,9 @@ class SpeculationController:
         return plan(StepKind.NOT_PAYING)
 
     def plan_verify(self, draft: DraftPlan, confidence: Sequence[Sequence[int]] | None = None) -> VerifyPlan:
-        """Widths of the step, now that its draft is known. confidence: by request and position, 0 to ONE, the same
-        on every rank; None where the engine has none. Reserves the step's worst case until observe()."""
+        """Widths of the step, now that its draft is known. confidence: by request and position, 0 to ONE,
+        the same on every rank; None where the engine has none. Reserves the step's worst case until
+        observe()."""
         states = [self._requests[request_id] for request_id in draft.request_ids]
         levels = None
         choice = draft.choice
@@ -156,8 +164,8 @@ class SpeculationController:
         )
 
     def observe(self, plan: VerifyPlan, accepted: Sequence[int]) -> None:
-        """The step's result: accepted draft tokens by request, at most its width. Requests that ended meanwhile are
-        passed over."""
+        """The step's result: accepted draft tokens by request, at most its width. Requests that ended
+        meanwhile are passed over."""
         others = self._population.chances()
         ids = plan.draft.request_ids
         states = [self._requests.get(request_id) for request_id in ids]
@@ -219,8 +227,8 @@ class SpeculationController:
         return ceil_div(extra, budget.plain_ns), share
 
     def _budget(self, states: Sequence[RequestState], plain_ns: int, first: Choice) -> Budget:
-        """Who can pay for a step, and how much. A request that cannot pay its share of the smallest step rides
-        along: the others answer for it, and its tokens count for the choice (MEAN only)."""
+        """Who can pay for a step, and how much. A request that cannot pay its share of the smallest step
+        rides along: the others answer for it, and its tokens count for the choice (MEAN only)."""
         batch = len(states)
         base_ns = first.cost_ns if first.total else plain_ns
         payers = tuple(idx for idx, state in enumerate(states) if state.is_auto)

@@ -1,4 +1,5 @@
-"""What a conversation's earlier turns taught, found again by the tokens they share: bounded, same on every rank."""
+"""What a conversation's earlier turns taught, found again by the tokens they share: bounded, same on every
+rank."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ PAGE_TOKENS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """chances: acceptance by position when the request ended; probe_interval: plain steps between its trials, or
-    None where drafting paid to the end."""
+    """chances: acceptance by position when the request ended; probe_interval: plain steps between its
+    trials, or None where drafting paid to the end."""
 
     chances: tuple[int, ...]
     probe_interval: int | None
@@ -50,8 +51,8 @@ class ConversationMemory:
 def page_keys(token_ids: Sequence[int]) -> tuple[bytes, ...]:
     """A key for each full page of tokens, of all tokens up to its end: equal keys mean an equal beginning.
 
-    The next turn's prompt begins with this turn's prompt, and usually with its answer, whether or not the prefix
-    cache still holds them.
+    The next turn's prompt begins with this turn's prompt, and usually with its answer, whether or not the
+    prefix cache still holds them.
     """
     digest = hashlib.blake2b(digest_size=16)
     keys = []

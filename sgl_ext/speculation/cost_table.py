@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from sgl_ext.errors import CostTableError
 
-# A verify of a few more rows cannot cost this much more than a plain step: 288 rows took 9.5 times as long as 6
-# in the longest published profile. More than that is a unit error or a stalled measurement.
+# A verify of a few more rows cannot cost this much more than a plain step: 288 rows took 9.5 times as long
+# as 6 in the longest published profile. More than that is a unit error or a stalled measurement.
 _MAX_OVER_PLAIN = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostTable:
-    """verify_ns[b][w]: a target step of batches[b] requests that verifies w draft tokens each; w = 0 is the plain
-    step. draft_ns[b]: drafting a block for that batch. A batch between two buckets costs what the larger one
-    costs, as in SGLang's padded graphs."""
+    """verify_ns[b][w]: a target step of batches[b] requests that verifies w draft tokens each; w = 0 is the
+    plain step. draft_ns[b]: drafting a block for that batch. A batch between two buckets costs what the
+    larger one costs, as in SGLang's padded graphs."""
 
     batches: tuple[int, ...]
     verify_ns: tuple[tuple[int, ...], ...]

@@ -82,8 +82,8 @@ def write_cost_table(path: Path, engine: MeasuredEngine, table: CostTable, sampl
 
 
 def load_cost_table(path: Path, running: MeasuredEngine) -> tuple[CostTable, str]:
-    """The table and its hash. Raises CostTableError for a file that is broken, edited, or of another engine than the
-    running one: times of another engine would turn the regret bound into a guess."""
+    """The table and its hash. Raises CostTableError for a file that is broken, edited, or of another engine
+    than the running one: times of another engine would turn the regret bound into a guess."""
     try:
         file = CostTableFile.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -118,12 +118,13 @@ def load_cost_table(path: Path, running: MeasuredEngine) -> tuple[CostTable, str
 
 
 def check_rank_hashes(hash_by_rank: Mapping[int, str]) -> None:
-    """Refuses ranks whose tables differ: they would verify different widths and hang in the next collective."""
+    """Refuses ranks whose tables differ: they would verify different widths and hang in the next
+    collective."""
     reference = hash_by_rank[min(hash_by_rank)]
     others = sorted(rank for rank, digest in hash_by_rank.items() if digest != reference)
     if others:
         raise CostTableError(
-            f"The cost table must be the same on every rank, got {hash_by_rank[others[0]]} on rank {others[0]} and "
-            f"{reference} on rank {min(hash_by_rank)} (ranks that differ: {others}).",
+            f"The cost table must be the same on every rank, got {hash_by_rank[others[0]]} on rank
+            {others[0]} and " f"{reference} on rank {min(hash_by_rank)} (ranks that differ: {others}).",
             hint="push one table to all nodes: sparkctl tune spec",
         )

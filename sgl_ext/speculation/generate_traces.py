@@ -1,8 +1,8 @@
 """Traces drawn from published acceptance figures: what code, JSON, prose and worse texts do to a draft.
 
-Chances are by position, given that the ones before were accepted. Sources: prose 0.58 0.77 0.71 0.75 0.67 (published
-for V4-Flash, L 2.74) scaled to the L = 2.04 to 2.27 published for V4.1; code L = 3.9; JSON and structured L = 4.5 to
-5.3; hard L = 1.1, as an untrained draft.
+Chances are by position, given that the ones before were accepted. Sources: prose 0.58 0.77 0.71 0.75 0.67
+(published for V4-Flash, L 2.74) scaled to the L = 2.04 to 2.27 published for V4.1; code L = 3.9; JSON and
+structured L = 4.5 to 5.3; hard L = 1.1, as an untrained draft.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from sgl_ext.speculation.acceptance_trace import RequestTrace, Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """chances: by position. sway: how much a text's passages differ, as a factor on the odds of a rejection."""
+    """chances: by position. sway: how much a text's passages differ, as a factor on the odds of a
+    rejection."""
 
     chances: tuple[float, ...]
     sway: float = 0.0
@@ -28,13 +29,15 @@ CODE = Text(chances=(0.88, 0.84, 0.82, 0.80, 0.78), sway=0.5)
 JSON = Text(chances=(0.95, 0.92, 0.90, 0.89, 0.88), sway=0.4)
 HARD = Text(chances=(0.08, 0.20, 0.20, 0.20, 0.20))
 RANDOM_WEIGHTS = Text(chances=(0.01, 0.01, 0.01, 0.01, 0.01))
-# Where one token in four or five is accepted, drafting one token is worth next to nothing: the hardest to tell.
+# Where one token in four or five is accepted, drafting one token is worth next to nothing: the hardest to
+# tell.
 MARGINAL = Text(chances=(0.22, 0.35, 0.35, 0.35, 0.35))
 FADING = Text(chances=(0.72, 0.35, 0.30, 0.25, 0.20), sway=0.2)
 
 
 class ConfidenceKind:
-    """How much the made-up confidence knows: nothing recorded, the truth with noise, noise, or the opposite."""
+    """How much the made-up confidence knows: nothing recorded, the truth with noise, noise, or the
+    opposite."""
 
     NONE = "none"
     INFORMATIVE = "informative"
@@ -58,7 +61,9 @@ def draw_runs(text: Text, num_tokens: int, draw: random.Random) -> list[int]:
     return runs
 
 
-def draw_confidence(kind: str, runs: Sequence[int], block: int, draw: random.Random) -> tuple[tuple[int, ...], ...]:
+def draw_confidence(
+    kind: str, runs: Sequence[int], block: int, draw: random.Random
+) -> tuple[tuple[int, ...], ...]:
     if kind == ConfidenceKind.NONE:
         return ()
     rows = []
@@ -75,8 +80,8 @@ def draw_confidence(kind: str, runs: Sequence[int], block: int, draw: random.Ran
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """phases: (text, tokens) in turn, over and over, within each request; rotate starts each next request at the
-    next phase. turns > 1: requests in groups, each going on from the one before."""
+    """phases: (text, tokens) in turn, over and over, within each request; rotate starts each next request at
+    the next phase. turns > 1: requests in groups, each going on from the one before."""
 
     name: str
     phases: tuple[tuple[Text, int], ...]

@@ -1,7 +1,7 @@
 """Measuring a cost table, as a plan: which steps to time, in what order, and what the samples say. Pure.
 
-Whoever times the steps (an engine at each batch and width) hands the samples back; nothing here waits or reads a
-clock.
+Whoever times the steps (an engine at each batch and width) hands the samples back; nothing here waits or
+reads a clock.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sgl_ext.speculation.cost_table import CostTable
 
 DRAFT = -1  # width under which the draft alone is timed
 MIN_SAMPLES = 20
-# A step with a prefill, a checkpoint or a clock change in it takes several times as long; the median of what is left
-# is what the controller can expect. Six deviations keep all of a normal distribution and drop those.
+# A step with a prefill, a checkpoint or a clock change in it takes several times as long; the median of what
+# is left is what the controller can expect. Six deviations keep all of a normal distribution and drop those.
 _OUTLIER_DEVIATIONS = 6
 _MAX_OUTLIER_SHARE = 0.2
 # A wider step that measures a little faster is noise and is levelled; more than this is a wrong measurement.
@@ -25,7 +25,8 @@ _MAX_STEP_BACK = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Time num_steps steps of `batch` requests at `width` (DRAFT: the draft alone), after num_warmup untimed ones."""
+    """Time num_steps steps of `batch` requests at `width` (DRAFT: the draft alone), after num_warmup untimed
+    ones."""
 
     batch: int
     width: int
@@ -33,11 +34,13 @@ class Timing:
     num_warmup: int
 
 
-def plan_timings(graph_batches: Sequence[int], max_batch: int, block: int, rounds: int = 3) -> tuple[Timing, ...]:
+def plan_timings(
+    graph_batches: Sequence[int], max_batch: int, block: int, rounds: int = 3
+) -> tuple[Timing, ...]:
     """Timings over the captured batch sizes up to max_batch and all widths, in `rounds` passes.
 
-    Each pass goes through all widths of a batch, every second one backwards, so that a machine that warms up or slows
-    down meanwhile does not favour one end.
+    Each pass goes through all widths of a batch, every second one backwards, so that a machine that warms up
+    or slows down meanwhile does not favour one end.
     """
     batches = sorted({batch for batch in graph_batches if 1 <= batch <= max_batch} | {max_batch})
     timings = []
@@ -46,7 +49,9 @@ def plan_timings(graph_batches: Sequence[int], max_batch: int, block: int, round
         if round_idx % 2:
             widths.reverse()
         for batch in batches:
-            timings += [Timing(batch=batch, width=width, num_steps=MIN_SAMPLES, num_warmup=5) for width in widths]
+            timings += [
+                Timing(batch=batch, width=width, num_steps=MIN_SAMPLES, num_warmup=5) for width in widths
+            ]
     return tuple(timings)
 
 
@@ -61,12 +66,14 @@ def robust_median(samples_ns: Sequence[int], what: str) -> tuple[int, int]:
         )
     middle = statistics.median_low(samples_ns)
     deviation = statistics.median_low([abs(sample - middle) for sample in samples_ns])
-    kept = [sample for sample in samples_ns if abs(sample - middle) <= _OUTLIER_DEVIATIONS * max(1, deviation)]
+    kept = [
+        sample for sample in samples_ns if abs(sample - middle) <= _OUTLIER_DEVIATIONS * max(1, deviation)
+    ]
     dropped = len(samples_ns) - len(kept)
     if dropped > _MAX_OUTLIER_SHARE * len(samples_ns):
         raise CostTableError(
-            f"{what} must have at most {_MAX_OUTLIER_SHARE:.0%} outliers, got {dropped} of {len(samples_ns)}.",
-            hint="let nothing else run on the nodes, and measure again",
+            f"{what} must have at most {_MAX_OUTLIER_SHARE:.0%} outliers, got {dropped} of
+            {len(samples_ns)}.", hint="let nothing else run on the nodes, and measure again",
         )
     return statistics.median_low(kept), len(kept)
 
@@ -91,8 +98,8 @@ def build_cost_table(
     levelled = [_level(row, f"batch {batch}") for batch, row in zip(batches, verify, strict=True)]
     for width in range(block + 1):
         column = _level([row[width] for row in levelled], f"width {width}")
-        for row, value in zip(levelled, column, strict=True):
-            row[width] = value
+        for idx, value in enumerate(column):
+            levelled[idx][width] = value
     table = CostTable(
         batches=tuple(batches),
         verify_ns=tuple(tuple(row) for row in levelled),

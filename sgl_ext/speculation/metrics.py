@@ -1,4 +1,5 @@
-"""Numbers of speculation for /metrics: counts from the controller's plans and results, as Prometheus families. Pure.
+"""Numbers of speculation for /metrics: counts from the controller's plans and results, as Prometheus
+families. Pure.
 
 The engine adds the times it measured; they go out to the metrics only and never into a decision.
 """
@@ -76,14 +77,23 @@ class SpeculationMetrics:
             _many("steps", "Steps by why they draft or do not.", "kind", self._kinds.items()),
             _many("tested", "Draft tokens reached by a verify.", "position", _by_index(self._tested, 1)),
             _many("accepted", "Draft tokens accepted.", "position", _by_index(self._accepted, 1)),
-            _many("width_request_steps", "Requests verified at a width.", "width", _by_index(self._widths, 0)),
+            _many(
+                "width_request_steps", "Requests verified at a width.", "width", _by_index(self._widths, 0)
+            ),
             _many("switched_off", "Requests that stopped drafting.", "reason", self._stopped.items()),
             _one("requests_off", "gauge", "Running requests that do not draft.", stopped),
             _one("draft_seconds", "counter", "Time in the draft.", self._draft_s),
             _one("verify_seconds", "counter", "Time in the target's steps.", self._verify_s),
-            _one("tokens_per_step_recent", "gauge", "Tokens a drafted step and request.", self.alarm.tokens_per_step),
+            _one(
+                "tokens_per_step_recent",
+                "gauge",
+                "Tokens a drafted step and request.",
+                self.alarm.tokens_per_step,
+            ),
             _one("break_even_recent", "gauge", "Tokens a step must bring.", self.alarm.break_even),
-            _one("below_break_even", "gauge", "1 while drafting costs more than it brings.", self.alarm.is_on),
+            _one(
+                "below_break_even", "gauge", "1 while drafting costs more than it brings.", self.alarm.is_on
+            ),
         )
 
 
@@ -95,7 +105,9 @@ def exposition(families: Iterable[MetricFamily], labels: Sequence[tuple[str, str
         suffix = "_total" if family.kind == "counter" else ""
         for own, value in family.samples:
             inner = ",".join(f'{name}="{text}"' for name, text in (*labels, *own))
-            lines.append(f"{family.name}{suffix}{{{inner}}} {value:g}" if inner else f"{family.name}{suffix} {value:g}")
+            lines.append(
+                f"{family.name}{suffix}{{{inner}}} {value:g}" if inner else f"{family.name}{suffix} {value:g}"
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -6,16 +6,16 @@ from sgl_ext.speculation.fixed_point import ONE
 
 _MEMORY_SHIFT = 8  # looks back over 256 trials
 _MIN_TRIALS = 32
-# A lead below 1/64 of the score is noise of 256 trials.
-_MARGIN_SHIFT = 6
 
 
 class PredictionScore:
-    """Compares a challenger with a champion; the challenger must lead clearly."""
+    """Compares a challenger with a champion; the challenger must lead by 1/2^margin_shift of the champion's
+    score."""
 
-    __slots__ = ("_challenger", "_champion", "_num_trials")
+    __slots__ = ("_challenger", "_champion", "_margin_shift", "_num_trials")
 
-    def __init__(self) -> None:
+    def __init__(self, margin_shift: int) -> None:
+        self._margin_shift = margin_shift
         self._champion = 0
         self._challenger = 0
         self._num_trials = 0
@@ -23,7 +23,7 @@ class PredictionScore:
     @property
     def challenger_leads(self) -> bool:
         lead = self._champion - self._challenger
-        return self._num_trials >= _MIN_TRIALS and lead > self._champion >> _MARGIN_SHIFT
+        return self._num_trials >= _MIN_TRIALS and lead > self._champion >> self._margin_shift
 
     def observe(self, outcome: bool, *, champion: int, challenger: int) -> None:
         value = ONE if outcome else 0

@@ -1,4 +1,5 @@
-"""When a request that does not draft tries again: after growing intervals, so that trying stays cheap for ever."""
+"""When a request that does not draft tries again: after growing intervals, so that trying stays cheap for
+ever."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ _RICH_INTERVAL = 8
 
 
 class ProbeSchedule:
-    """Plain steps between trials. A failed trial doubles the interval (four times where regret is scarce, no longer
-    than 8 where the request has gained enough to pay), an accepted one is followed by another at once, and a time of
-    drafting that paid resets it: n failures in a row take over 4 * 2^n plain steps."""
+    """Plain steps between trials. A failed trial doubles the interval (four times where regret is scarce, no
+    longer than 8 where the request has gained enough to pay), an accepted one is followed by another at
+    once, and a time of drafting that paid resets it: n failures in a row take over 4 * 2^n plain steps."""
 
     __slots__ = ("_elapsed", "interval")
 

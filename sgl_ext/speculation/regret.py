@@ -5,20 +5,21 @@ steps. With `limit` L, `income` e per token and any sequence of acceptances, aft
 
     spent <= L + e * tokens                                                                  (1)
 
-Proof. A step of worst case c is taken only if spent + reserved + c <= allowed, where allowed is the right side of
-(1) and reserved the worst cases of the steps in flight. A step's charge is its worst case minus the accepted
-tokens, so at most its worst case; lower charges only help, and `allowed` never falls.
+Proof. A step of worst case c is taken only if spent + reserved + c <= allowed, where allowed is the right
+side of (1) and reserved the worst cases of the steps in flight. A step's charge is its worst case minus the
+accepted tokens, so at most its worst case; lower charges only help, and `allowed` never falls.
 
-`left` is also held at `most` from above, by raising `spent`. That can only make (1) stricter, and it gives every
-window of time the bound  most + e * tokens in the window: a long good time cannot pay for a long bad one.
+`left` is also held at `most` from above, by raising `spent`. That can only make (1) stricter, and it gives
+every window of time the bound  most + e * tokens in the window: a long good time cannot pay for a long bad
+one.
 """
 
 from __future__ import annotations
 
 
 class RegretAccount:
-    """Amounts are in units of fixed_point.PLAIN. income_shift: a token earns 1/2^income_shift of a plain step;
-    None earns nothing."""
+    """Amounts are in units of fixed_point.PLAIN. income_shift: a token earns 1/2^income_shift of a plain
+    step; None earns nothing."""
 
     __slots__ = ("_allowed", "_income_shift", "_most", "_reserved", "_spent")
 

@@ -32,8 +32,8 @@ OFF = SpecOption(mode=SpecMode.OFF)
 def read_spec_option(custom_params: object, *, block: int) -> SpecOption:
     """The option in a request's custom_params, or AUTO where it has none.
 
-    Accepts "auto", "off", false, and 0 (off) to block. Raises SpecOptionError otherwise: a request whose wish was
-    dropped in silence would be measured as if it had been granted.
+    Accepts "auto", "off", false, and 0 (off) to block. Raises SpecOptionError otherwise: a request whose
+    wish was dropped in silence would be measured as if it had been granted.
     """
     if custom_params is None:
         return AUTO

@@ -12,8 +12,8 @@ from sgl_ext.speculation.request_option import SpecMode, SpecOption
 from sgl_ext.speculation.turn_alarm import TurnAlarm
 
 REQUEST_LIMIT = 4 * PLAIN
-# At most this is lost from any moment on, also after a long good time. Large enough for a text that keeps changing
-# to pay each change from what it gained before.
+# At most this is lost from any moment on, also after a long good time. Large enough for a text that keeps
+# changing to pay each change from what it gained before.
 REQUEST_MOST = 64 * PLAIN
 _START_WEIGHT = 2
 _MEMORY_SHIFT = 7
@@ -37,7 +37,9 @@ class RequestState:
         )
         self.factor = ConfidenceFactor()
         self.account = RegretAccount(limit=REQUEST_LIMIT, most=REQUEST_MOST)
-        interval = FIRST_INTERVAL if lesson is None or lesson.probe_interval is None else lesson.probe_interval
+        interval = (
+            FIRST_INTERVAL if lesson is None or lesson.probe_interval is None else lesson.probe_interval
+        )
         self.probe = ProbeSchedule(interval)
         self.drafts = False
         self._alarm = TurnAlarm()
@@ -49,8 +51,8 @@ class RequestState:
         return self.option.mode is SpecMode.AUTO
 
     def chances(self, others: tuple[int, ...], own_is_better: bool) -> tuple[int, ...]:
-        """Its own history where that is better in general, or lately for this request; else everybody's figures,
-        which are steadier."""
+        """Its own history where that is better in general, or lately for this request; else everybody's
+        figures, which are steadier."""
         if own_is_better or self._is_own:
             return self.estimate.chances()
         return others
@@ -88,8 +90,8 @@ class RequestState:
     ) -> None:
         """A step verified width draft tokens of this request and accepted the first `accepted`.
 
-        levels: the draft's confidence by position, if it was shared; trusted: it chose the width; history: the
-        chances that were used.
+        levels: the draft's confidence by position, if it was shared; trusted: it chose the width; history:
+        the chances that were used.
         """
         self._watch_turn(history, width, accepted)
         self.estimate.observe(width, accepted)

@@ -1,7 +1,7 @@
 """Runs a trace with the controller, with a fixed width, or without speculation, and counts time and regret.
 
-Requests wait in a queue and take a place in the batch as soon as one is free, as in a server under load. Time is the
-cost table's; nothing else takes any.
+Requests wait in a queue and take a place in the batch as soon as one is free, as in a server under load.
+Time is the cost table's; nothing else takes any.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sgl_ext.speculation.acceptance_trace import RequestTrace, Trace
-from sgl_ext.speculation.controller import ControllerSettings, SpeculationController, VerifyShape
+from sgl_ext.speculation.controller import ControllerSettings, RegretShare, SpeculationController, VerifyShape
 from sgl_ext.speculation.cost_table import CostTable
 from sgl_ext.speculation.request_option import AUTO
 from sgl_ext.speculation.step_plan import VerifyPlan
@@ -20,24 +20,25 @@ from sgl_ext.speculation.step_plan import VerifyPlan
 
 @dataclass(slots=True, kw_only=True)
 class RunResult:
-    """time_ns: of all steps. regret: by request, plain steps lost against plain decoding in the same batches, by the
-    request's own time and tokens; mean_regret: by the mean of its batches."""
+    """time_ns: of all steps. plain_ns: what plain decoding would have needed for the same progress, step by
+    step in the same batches. own_regret: by request, plain steps lost by the request's own time and tokens;
+    worst_own_regret: the highest that any stood at."""
 
     time_ns: int = 0
+    plain_ns: float = 0.0
     num_steps: int = 0
     num_tokens: int = 0
-    regret: dict[int, float] = field(default_factory=dict)
-    mean_regret: dict[int, float] = field(default_factory=dict)
-    worst_regret: float = 0.0
-    worst_mean_regret: float = 0.0
-    kinds: dict[str, int] = field(default_factory=dict)
-    width_steps: dict[int, int] = field(default_factory=dict)
+    own_regret: dict[int, float] = field(default_factory=dict)
+    worst_own_regret: float = 0.0
 
-    def count(self, idx: int, own: float, mean: float) -> None:
-        self.regret[idx] = self.regret.get(idx, 0.0) + own
-        self.mean_regret[idx] = self.mean_regret.get(idx, 0.0) + mean
-        self.worst_regret = max(self.worst_regret, self.regret[idx])
-        self.worst_mean_regret = max(self.worst_mean_regret, self.mean_regret[idx])
+    @property
+    def speed(self) -> float:
+        """Over plain decoding. Batches that run empty at the end of a trace weigh on no policy this way."""
+        return self.plain_ns / self.time_ns
+
+    def count(self, idx: int, own: float) -> None:
+        self.own_regret[idx] = self.own_regret.get(idx, 0.0) + own
+        self.worst_own_regret = max(self.worst_own_regret, self.own_regret[idx])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,10 +88,10 @@ def _account(
     result: RunResult, table: CostTable, batch: Sequence[Running], accepted: tuple[int, ...], cost_ns: int
 ) -> None:
     plain_ns = table.plain_ns(len(batch))
-    mean = (cost_ns - plain_ns) / plain_ns - sum(accepted) / len(batch)
     for running, count in zip(batch, accepted, strict=True):
-        result.count(running.idx, (cost_ns - plain_ns) / plain_ns - count, mean)
+        result.count(running.idx, (cost_ns - plain_ns) / plain_ns - count)
     result.time_ns += cost_ns
+    result.plain_ns += plain_ns * (1 + sum(accepted) / len(batch))
     result.num_steps += 1
     result.num_tokens += len(batch) + sum(accepted)
 
@@ -136,6 +137,9 @@ class Controlled:
         self._plan: VerifyPlan | None = None
         self.kinds: dict[str, int] = {}
         self.width_steps: dict[int, int] = {}
+        self._is_own = settings.share is RegretShare.OWN
+        self._charged: dict[str, float] = {}
+        self.worst_charged = 0.0
 
     def admit(self, running: Running) -> None:
         keys = () if running.trace.turn_of < 0 else (_key(running.trace.turn_of),)
@@ -156,9 +160,25 @@ class Controlled:
 
     def result(self, accepted: tuple[int, ...]) -> None:
         assert self._plan is not None
+        self._charge(self._plan, accepted)
         self._waiting.append((self._plan, accepted))
         while len(self._waiting) > self._lag:
             self.controller.observe(*self._waiting.popleft())
+
+    def _charge(self, plan: VerifyPlan, accepted: tuple[int, ...]) -> None:
+        """Regret as the controller defines it, counted here again and in floating point."""
+        if plan.draft.budget is None:
+            return
+        payers = plan.draft.budget.payers
+        extra = (plan.cost_ns - plan.draft.budget.base_ns) / plan.draft.budget.plain_ns
+        for idx in payers:
+            if self._is_own:
+                charge = extra - accepted[idx]
+            else:
+                charge = (extra * len(accepted) - sum(accepted[payer] for payer in payers)) / len(payers)
+            request_id = plan.draft.request_ids[idx]
+            self._charged[request_id] = self._charged.get(request_id, 0.0) + charge
+            self.worst_charged = max(self.worst_charged, self._charged[request_id])
 
     def finish(self, running: Running) -> None:
         self.controller.finish(str(running.idx), (), (_key(running.idx),))
@@ -166,8 +186,9 @@ class Controlled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """over_plain and over_best: speed against no speculation and against the best fixed width in hindsight (which may
-    be none); best_width: that width; regret: the worst any request ever stood at, plain steps."""
+    """over_plain and over_best: speed against no speculation and against the best fixed width in hindsight
+    (which may be none); best_width: that width; regret: the most any request was ever charged, plain steps;
+    own_regret: by its own time and tokens."""
 
     trace: str
     batch_size: int
@@ -195,20 +216,20 @@ def judge(
     controlled = Controlled(table, settings, lag=lag)
     ours = run_policy(trace, table, controlled, batch_size)
     fixed = [
-        run_policy(trace, table, FixedWidth(table, width), batch_size).time_ns
+        run_policy(trace, table, FixedWidth(table, width), batch_size).speed
         for width in range(table.block + 1)
     ]
-    best = min(range(len(fixed)), key=fixed.__getitem__)
+    best = max(range(len(fixed)), key=fixed.__getitem__)
     return Verdict(
         trace=trace.name,
         batch_size=batch_size,
         num_tokens=trace.num_tokens,
-        over_plain=fixed[0] / ours.time_ns,
-        over_best=fixed[best] / ours.time_ns,
+        over_plain=ours.speed,
+        over_best=ours.speed / fixed[best],
         best_width=best,
-        best_over_plain=fixed[0] / fixed[best],
-        regret=ours.worst_mean_regret,
-        own_regret=ours.worst_regret,
+        best_over_plain=fixed[best],
+        regret=controlled.worst_charged,
+        own_regret=ours.worst_own_regret,
         kinds=controlled.kinds,
         width_steps=controlled.width_steps,
     )

@@ -1,4 +1,5 @@
-"""What the controller decides about a step, in the order of the engine: draft or not, then how much to verify."""
+"""What the controller decides about a step, in the order of the engine: draft or not, then how much to
+verify."""
 
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ class StepKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """payers: positions in the batch of the requests that stand for the step's worst case. max_cost_ns: what it may
-    cost at most; base_ns: what it costs without the controller (plain, or the fixed widths asked for)."""
+    """payers: positions in the batch of the requests that stand for the step's worst case. max_cost_ns: what
+    it may cost at most; base_ns: what it costs without the controller (plain, or the fixed widths asked
+    for)."""
 
     payers: tuple[int, ...]
     base_ns: int
@@ -54,8 +56,8 @@ class DraftPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPlan:
-    """Decided after the draft. widths: draft tokens to verify by request; graph_width: of the whole batch with equal
-    widths; worst and request_worst are reserved in the accounts until observe()."""
+    """Decided after the draft. widths: draft tokens to verify by request; graph_width: of the whole batch
+    with equal widths; worst and request_worst are reserved in the accounts until observe()."""
 
     draft: DraftPlan
     widths: tuple[int, ...]

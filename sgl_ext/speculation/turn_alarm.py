@@ -1,7 +1,7 @@
 """Notices that a request's text has turned against the draft (Page's CUSUM test).
 
-Each trial adds the log likelihood ratio of "a third of the estimated chance" against "the estimated chance"; the sum
-is held at zero from below. It alarms at 7.5 bits, so by chance less than once in 2^7.5 = 181 trials.
+Each trial adds the log likelihood ratio of "a third of the estimated chance" against "the estimated chance";
+the sum is held at zero from below. It alarms at 7.5 bits, so by chance less than once in 2^7.5 = 181 trials.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class TurnAlarm:
         self._evidence = 0
 
     def observe(self, chance: int, accepted: bool) -> bool:
-        """One trial of a position whose estimated chance is `chance`. True: the text has turned; starts anew."""
+        """One trial of a position whose estimated chance is `chance`. True: the text has turned; starts
+        anew."""
         level = min(_LEVELS - 1, max(1, chance * _LEVELS >> 16))
         self._evidence = max(0, self._evidence + (_ACCEPTED if accepted else _REJECTED[level]))
         if self._evidence < _THRESHOLD:
@@ -30,8 +31,8 @@ class TurnAlarm:
 
 
 def log2_of(value: int) -> int:
-    """log2(value / ONE) in 1/256 bits, rounded down: by squaring, since a library's logarithm may differ between
-    machines in the last bit."""
+    """log2(value / ONE) in 1/256 bits, rounded down: by squaring, since a library's logarithm may differ
+    between machines in the last bit."""
     exponent = value.bit_length() - 17
     mantissa = value << 16 >> (exponent + 16) if exponent >= -16 else value << -exponent
     result = exponent
@@ -45,6 +46,4 @@ def log2_of(value: int) -> int:
 
 
 _ACCEPTED = -log2_of(3 * ONE)
-_REJECTED = tuple(
-    log2_of((3 * _LEVELS - level) * ONE // (3 * (_LEVELS - level))) for level in range(_LEVELS)
-)
+_REJECTED = tuple(log2_of((3 * _LEVELS - level) * ONE // (3 * (_LEVELS - level))) for level in range(_LEVELS))

@@ -1,6 +1,7 @@
 """The best widths for a step, from each request's chances and the cost of the step. Pure.
 
-The measure is tokens of the whole batch over the time of the step. Ratios are compared by cross-multiplication.
+The measure is tokens of the whole batch over the time of the step. Ratios are compared by
+cross-multiplication.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from sgl_ext.speculation.fixed_point import expected_tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """widths: draft tokens to verify, one a request. tokens: expected in all, times ONE. cost_ns: of the step."""
+    """widths: draft tokens to verify, one a request. tokens: expected in all, times ONE. cost_ns: of the
+    step."""
 
     widths: tuple[int, ...]
     tokens: int
@@ -39,7 +41,8 @@ Survivals = Sequence[tuple[int, ...]]
 def equal_width_choices(
     table: CostTable, survivals: Survivals, caps: Sequence[int], floor: int
 ) -> Iterable[Choice]:
-    """One choice for each graph width from floor to the block, draft included. A cap below it saves nothing."""
+    """One choice for each graph width from floor to the block, draft included. A cap below it saves
+    nothing."""
     batch = len(caps)
     for width in range(floor, table.block + 1):
         widths = tuple(min(width, cap) for cap in caps)
@@ -63,16 +66,12 @@ def ragged_choices(
     widths = list(floors)
     tokens = sum(expected_tokens(chance, own) for chance, own in zip(survivals, widths, strict=True))
     num_verified = sum(widths)
-    yield Choice(
-        widths=tuple(widths), tokens=tokens, cost_ns=table.ragged_step_ns(batch, num_verified)
-    )
+    yield Choice(widths=tuple(widths), tokens=tokens, cost_ns=table.ragged_step_ns(batch, num_verified))
     for negative_chance, idx, position in wanted:
         widths[idx] = position + 1
         tokens -= negative_chance
         num_verified += 1
-        yield Choice(
-            widths=tuple(widths), tokens=tokens, cost_ns=table.ragged_step_ns(batch, num_verified)
-        )
+        yield Choice(widths=tuple(widths), tokens=tokens, cost_ns=table.ragged_step_ns(batch, num_verified))
 
 
 def best_rate(choices: Iterable[Choice], start: Choice) -> Choice:
@@ -85,7 +84,8 @@ def best_rate(choices: Iterable[Choice], start: Choice) -> Choice:
 
 
 def best_gain(choices: Iterable[Choice], rate: Choice) -> Choice:
-    """The choice that gains most over going on at `rate`: what a step is worth whose draft is already known."""
+    """The choice that gains most over going on at `rate`: what a step is worth whose draft is already
+    known."""
     found = None
     for choice in choices:
         if found is None or choice.gain(rate) > found.gain(rate):
