@@ -72,8 +72,9 @@ def robust_median(samples_ns: Sequence[int], what: str) -> tuple[int, int]:
     dropped = len(samples_ns) - len(kept)
     if dropped > _MAX_OUTLIER_SHARE * len(samples_ns):
         raise CostTableError(
-            f"{what} must have at most {_MAX_OUTLIER_SHARE:.0%} outliers, got {dropped} of
-            {len(samples_ns)}.", hint="let nothing else run on the nodes, and measure again",
+            f"{what} must have at most {_MAX_OUTLIER_SHARE:.0%} outliers, "
+            f"got {dropped} of {len(samples_ns)}.",
+            hint="let nothing else run on the nodes, and measure again",
         )
     return statistics.median_low(kept), len(kept)
 
