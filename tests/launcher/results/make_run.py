@@ -129,12 +129,14 @@ def make_facts(**changes: Any) -> RunFacts:
 def make_run(directory: Path, *, speed: float = 1.0, render: Any = None, **changes: Any) -> Path:
     requests = changes.pop("requests", None) or make_requests(speed)
     references = changes.pop("references", ())
+    samples = changes.pop("samples", None)
+    samples = make_engine_samples() if samples is None else samples
     nodes = [
         NodeSample(node="node-0", time_s=1.0, gpu_clock_mhz=2190.0, gpu_power_w=40.5),
         NodeSample(node="node-0", time_s=2.0, gpu_clock_mhz=2520.0),
     ]
     directory.mkdir(parents=True)
-    for name, records in ((REQUESTS, requests), (ENGINE, make_engine_samples()), (NODES, nodes)):
+    for name, records in ((REQUESTS, requests), (ENGINE, samples), (NODES, nodes)):
         (directory / name).write_text("".join(record.model_dump_json() + "\n" for record in records))
     finish_run(directory, make_facts(**changes), render=render, references=references)
     return directory
