@@ -57,7 +57,7 @@ def make_request(
 
 def make_requests(speed: float = 1.0) -> list[RequestRecord]:
     """Two cases, C1 and C2, a warm-up round and two measured ones."""
-    found = []
+    found: list[RequestRecord] = []
     for case in PROMPTS:
         for concurrency in (1, 2):
             for round_idx in range(3):

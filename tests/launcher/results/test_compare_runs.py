@@ -66,16 +66,15 @@ def test_one_round_is_no_spread(tmp_path: Path) -> None:
     assert all("other prompts" in line for line in found.left_out) and len(found.left_out) == 4
 
 
-@pytest.mark.parametrize("change", [{"protocol_revision": "2"}, {"protocol": "lil"}])
-def test_two_protocols_are_never_compared(tmp_path: Path, change: dict[str, str]) -> None:
-    if "protocol" in change:
-        change = {**change, "requests": [make_request(protocol="lil")]}  # type: ignore[dict-item]
-        first = make_run(tmp_path / "a", run_id="a")
-        second = make_run(tmp_path / "b", run_id="b", samples=(), **change)
-    else:
-        first, second = make_run(tmp_path / "a", run_id="a"), make_run(tmp_path / "b", run_id="b", **change)
+def test_two_revisions_of_a_protocol_are_never_compared(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="must be of one protocol"):
-        compare_runs(verify_run(first), verify_run(second))
+        compare(tmp_path, {}, {"protocol_revision": "2"})
+
+
+def test_two_protocols_are_never_compared(tmp_path: Path) -> None:
+    other: dict[str, object] = {"protocol": "lil", "requests": [make_request(protocol="lil")], "samples": ()}
+    with pytest.raises(UsageError, match="must be of one protocol"):
+        compare(tmp_path, {}, other)
 
 
 def test_a_run_is_not_compared_with_itself(tmp_path: Path) -> None:
