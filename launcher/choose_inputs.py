@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.compose_recipe import load_recipe
 from launcher.errors import UsageError
+from launcher.plan import LockPlan
 from launcher.read_topology import read_topology
 from launcher.recipe import Recipe
 from launcher.topology import Topology, local_topology
@@ -23,6 +24,7 @@ class Inputs:
     recipe: Recipe
     topology: Topology
     how: str
+    lock: LockPlan | None = None
 
 
 def default_topology_path() -> Path:
@@ -42,8 +44,9 @@ def choose_inputs(*, recipe: str | None, topology: str | None, nodes: int | None
             hint=f"sparkctl up --recipe NAME --topology {topology}; sparkctl recipe list",
         )
     chosen = None if recipe is None else load_recipe(recipe)[0]
+    lock = _lock_of(recipe, chosen)
     if chosen is None or (chosen.engine.runtime == "cpu" and topology is None):
-        return _embedded(chosen, nodes, port)
+        return replace(_embedded(chosen, nodes, port), lock=lock)
     path = Path(topology) if topology else default_topology_path()
     if topology is None and not path.is_file():
         raise UsageError(
@@ -53,8 +56,20 @@ def choose_inputs(*, recipe: str | None, topology: str | None, nodes: int | None
     read, _ = read_topology(path)
     read = first_nodes(read, nodes or chosen.parallelism.nodes, path)
     return Inputs(
-        recipe=with_port(chosen, port), topology=read, how=f"recipe {chosen.name} on topology {path}"
+        recipe=with_port(chosen, port),
+        topology=read,
+        how=f"recipe {chosen.name} on topology {path}",
+        lock=lock,
     )
+
+
+def _lock_of(name: str | None, recipe: Recipe | None) -> LockPlan | None:
+    """Before an option of the command line changes the recipe."""
+    if name is None or recipe is None:
+        return None
+    from launcher.registry.find_lock import locked_plan
+
+    return locked_plan(name, recipe)
 
 
 def _embedded(chosen: Recipe | None, nodes: int | None, port: int | None) -> Inputs:

@@ -27,10 +27,15 @@ def shipped_topologies() -> dict[str, Path]:
 
 
 def find_recipe(name: str, *, relative_to: Path | None = None) -> Path:
-    """A path (with a slash or .yaml) or a shipped name -> file. The file is not opened here.
+    """A path (with a slash or .yaml), a shipped name, or @registry/name[@version] that was pulled -> file.
+    Of these only a pulled one is opened here, to see that nobody has changed it.
 
     `relative_to` is the directory that relative paths start from; the current one when None.
     """
+    if name.startswith("@"):
+        from launcher.registry.recipe_store import stored_file
+
+        return stored_file(name)
     if is_path(name):
         path = Path(name).expanduser()
         return path if path.is_absolute() or relative_to is None else relative_to / path
@@ -40,7 +45,7 @@ def find_recipe(name: str, *, relative_to: Path | None = None) -> Path:
     close = difflib.get_close_matches(name, shipped, n=1, cutoff=0.5)
     meant = f"did you mean {close[0]}? " if close else ""
     raise ConfigError(
-        f"recipe must be a file or a shipped name, got {name!r}.",
+        f"recipe must be a file, a shipped name or @registry/name, got {name!r}.",
         hint=f"{meant}shipped: {', '.join(shipped)}",
     )
 

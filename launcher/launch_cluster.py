@@ -29,7 +29,7 @@ from launcher.failure_report import describe_failure
 from launcher.gather_facts import gather_facts, probes_for_recipe
 from launcher.make_plan import check_fit, make_plan
 from launcher.node_facts import NodeFacts
-from launcher.plan import LaunchPlan
+from launcher.plan import LaunchPlan, LockPlan
 from launcher.preflight import find_problems
 from launcher.recipe import Recipe
 from launcher.remote import Remote
@@ -104,11 +104,12 @@ def require_facts(results: Mapping[str, Result[NodeFacts]]) -> dict[str, NodeFac
 
 
 def prepare(recipe: Recipe, topology: Topology, remotes: Mapping[str, Remote], *, run_id: str,
-            tell: Callable[[str], None] = lambda text: None) -> tuple[LaunchPlan, Facts]:  # fmt: skip
+            tell: Callable[[str], None] = lambda text: None,
+            lock: LockPlan | None = None) -> tuple[LaunchPlan, Facts]:  # fmt: skip
     """Facts of all nodes and the plan made from them. Starts nothing."""
     check_fit(recipe, topology)
     facts = require_facts(gather_facts(remotes, probes_for_recipe(recipe, topology, run_id=run_id), tell))
-    return make_plan(recipe, topology, facts, run_id=run_id), facts
+    return make_plan(recipe, topology, facts, run_id=run_id, lock=lock), facts
 
 
 def check(plan: LaunchPlan, facts: Facts, progress: Progress, *, skip: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from launcher.errors import ConfigError, PreflightRefused
 from launcher.node_facts import NodeFacts
-from launcher.plan import SCHEMA_VERSION, ApiPlan, HeartbeatPlan, LaunchPlan, NodePlan, RunLimits
+from launcher.plan import SCHEMA_VERSION, ApiPlan, HeartbeatPlan, LaunchPlan, LockPlan, NodePlan, RunLimits
 from launcher.recipe import Recipe
 from launcher.sglang_command import (
     docker_command,
@@ -72,7 +72,12 @@ def check_fit(recipe: Recipe, topology: Topology) -> None:
 
 
 def make_plan(
-    recipe: Recipe, topology: Topology, facts: Mapping[str, NodeFacts], *, run_id: str
+    recipe: Recipe,
+    topology: Topology,
+    facts: Mapping[str, NodeFacts],
+    *,
+    run_id: str,
+    lock: LockPlan | None = None,
 ) -> LaunchPlan:
     """Raises ConfigError when recipe and topology do not fit, PreflightRefused when a node's fabric cannot
     be resolved.
@@ -118,6 +123,7 @@ def make_plan(
             _plan_node(recipe, node, facts[node.name], rank, run_id, rendezvous)
             for rank, node in enumerate(topology.nodes)
         ),
+        lock=lock,
     )
 
 

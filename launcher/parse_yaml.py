@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
@@ -29,17 +30,21 @@ _BASED_INT = re.compile(r"0x[0-9a-fA-F]{1,16}|0o[0-7]{1,21}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?")
 
 
-def parse_yaml(text: str, file: str) -> YamlTree:
-    """Raises ConfigError with file, line and column of everything that is refused."""
+def parse_yaml(
+    text: str, file: str, *, max_values: int = MAX_VALUES, loader: Any = yaml.SafeLoader
+) -> YamlTree:
+    """Raises ConfigError with file, line and column of everything that is refused. `loader`: SafeLoader or
+    CSafeLoader, for files that are large on purpose.
+    """
     try:
-        _check_events(text, file)
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        _check_events(text, file, max_values, loader)
+        node = yaml.compose(text, Loader=loader)
     except yaml.YAMLError as error:
         raise _syntax_error(error, text, file) from error
     if not isinstance(node, MappingNode):
         seen = "an empty file" if node is None else f"a {_kind_of(node)}"
         raise config_error(file, [ProblemLine(f"{file} must hold a map of keys, got {seen}", f"{file}:1:1")])
-    build = _Build(file=file)
+    build = _Build(file=file, max_values=max_values)
     data = build.value(node, ())
     if build.problems:
         raise config_error(file, build.problems)
@@ -47,10 +52,10 @@ def parse_yaml(text: str, file: str) -> YamlTree:
     return YamlTree(file=file, data=data, origins=build.origins)
 
 
-def _check_events(text: str, file: str) -> None:
+def _check_events(text: str, file: str, max_values: int, loader: Any) -> None:
     """Bounds depth and size before anything recursive touches the text."""
     depth = num_values = num_documents = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in yaml.parse(text, Loader=loader):
         mark = event.start_mark
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
         if isinstance(event, yaml.DocumentStartEvent):
@@ -65,8 +70,8 @@ def _check_events(text: str, file: str) -> None:
             num_values += 1
         if depth > MAX_DEPTH:
             raise _refuse(file, where, f"keys must nest at most {MAX_DEPTH} deep, got more")
-        if num_values > MAX_VALUES:
-            raise _refuse(file, where, f"a file must hold at most {MAX_VALUES} values, got more")
+        if num_values > max_values:
+            raise _refuse(file, where, f"a file must hold at most {max_values} values, got more")
         tag = getattr(event, "tag", None)
         if tag is not None:
             raise _refuse(file, where, f"values must be plain, without a YAML tag, got {tag!r}")
@@ -105,9 +110,10 @@ def _kind_of(node: Node) -> str:
 
 @dataclass(slots=True)
 class _Build:
-    """Turns composed nodes into values; anchors are written out, within MAX_VALUES."""
+    """Turns composed nodes into values; anchors are written out, within `max_values`."""
 
     file: str
+    max_values: int
     origins: dict[KeyPath, Origin] = field(default_factory=dict)
     problems: list[ProblemLine] = field(default_factory=list)
     num_values: int = 0
@@ -117,16 +123,16 @@ class _Build:
         self.num_values += 1
         self.origins.setdefault(path, self._origin(node, path))
         if isinstance(node, ScalarNode):
-            return plain_value(node.value) if node.style is None else node.value
+            return plain_value(node.value) if not node.style else node.value
         if id(node) in self.open_nodes:
             self._problem(node, "an anchor must not contain itself, got a loop")
             return None
-        if self.num_values > MAX_VALUES or len(path) > MAX_DEPTH:
+        if self.num_values > self.max_values or len(path) > MAX_DEPTH:
             raise _refuse(
                 self.file,
                 self._where(node),
-                f"a file must hold at most {MAX_VALUES} values, {MAX_DEPTH} deep, with anchors written out, "
-                "got more",
+                f"a file must hold at most {self.max_values} values, {MAX_DEPTH} deep, "
+                "with anchors written out, got more",
             )
         self.open_nodes.append(id(node))
         made = self._map(node, path) if isinstance(node, MappingNode) else self._list(node, path)
@@ -157,10 +163,10 @@ class _Build:
         if not isinstance(node, ScalarNode):
             self._problem(node, f"a key must be text, got a {_kind_of(node)}")
             return None
-        if node.style is None and node.value == "<<":
+        if not node.style and node.value == "<<":
             self._problem(node, "merge keys (<<) must not be used", "a recipe builds on another with extends")
             return None
-        if node.style is None and not isinstance(plain_value(node.value), str):
+        if not node.style and not isinstance(plain_value(node.value), str):
             self._problem(node, f"a key must be text, got {node.value!r}", "write it in quotes")
             return None
         key: str = node.value

@@ -96,6 +96,24 @@ class NodePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockPlan:
+    """The recipe's lock: how recipe and launcher differ from it, and what every node must have.
+
+    `versions`: package -> version, `content`: package -> hash over its sources, `files`: of the model, with
+    their sha256.
+    """
+
+    __pydantic_config__ = STRICT
+
+    file: str
+    sha256: str
+    differences: tuple[str, ...]
+    versions: dict[str, str]
+    content: dict[str, str]
+    files: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
     """`not_supported`: settings of the recipe that this version cannot carry out; `up` refuses them."""
 
@@ -113,6 +131,7 @@ class LaunchPlan:
     heartbeat: HeartbeatPlan | None
     limits: RunLimits
     nodes: tuple[NodePlan, ...]
+    lock: LockPlan | None = None
 
     @property
     def head(self) -> NodePlan:
@@ -126,7 +145,10 @@ _ADAPTER = TypeAdapter(LaunchPlan)
 
 
 def plan_to_json(plan: LaunchPlan) -> str:
-    return json.dumps(_ADAPTER.dump_python(plan, mode="json"), indent=2, sort_keys=True) + "\n"
+    value = _ADAPTER.dump_python(plan, mode="json")
+    if plan.lock is None:
+        del value["lock"]  # most recipes have none
+    return json.dumps(value, indent=2, sort_keys=True) + "\n"
 
 
 def plan_from_json(text: str, *, source: str = "the plan") -> LaunchPlan:

@@ -13,6 +13,12 @@ from launcher.make_plan import num_ranks, run_ports
 from launcher.node_facts import NodeFacts
 from launcher.plan import LaunchPlan, NodePlan
 
+LOCK_CHECK = "recipe-lock"
+LOCK_HINT = (
+    "bring back what was locked, pin what is there now (sparkctl recipe lock NAME),"
+    " or start as it is: sparkctl up --unlocked"
+)
+
 
 def find_problems(plan: LaunchPlan, facts: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
     """All findings of all nodes, in rank order."""
@@ -24,6 +30,11 @@ def find_problems(plan: LaunchPlan, facts: Mapping[str, NodeFacts]) -> tuple[Fin
             "change the recipe (sparkctl recipe show), or take another one (sparkctl recipe list)",
         )
         for item in plan.not_supported
+    ]
+    found += [
+        _refuse(LOCK_CHECK, plan.head, f"{item} ({lock.file})", LOCK_HINT)
+        for lock in ((plan.lock,) if plan.lock else ())
+        for item in lock.differences
     ]
     for node in plan.nodes:
         own = facts[node.name]

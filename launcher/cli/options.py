@@ -8,7 +8,9 @@ import typer
 
 RecipeOption = Annotated[
     str | None,
-    typer.Option("--recipe", "-r", metavar="NAME|FILE", help="Recipe: a shipped name or a YAML file."),
+    typer.Option(
+        "--recipe", "-r", metavar="NAME|FILE", help="Recipe: a shipped name, a YAML file or @registry/name."
+    ),
 ]
 TopologyOption = Annotated[
     str | None,

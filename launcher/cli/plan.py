@@ -54,7 +54,13 @@ def plan(
         )
     inputs = choose_inputs(recipe=recipe, topology=topology, nodes=nodes, port=port)
     with connect_all(inputs.topology.nodes, SshOptions(accept_new_host_keys=accept_new_host_keys)) as remotes:
-        made, _ = prepare(inputs.recipe, inputs.topology, remotes, run_id=run_id or new_run_id())
+        made, _ = prepare(
+            inputs.recipe,
+            inputs.topology,
+            remotes,
+            run_id=run_id or new_run_id(),
+            lock=inputs.lock,
+        )
     text = plan_to_json(made)
     if output is not None:
         write_file(output, text)
@@ -74,6 +80,9 @@ def describe_plan(made: LaunchPlan) -> str:
     if made.api.needs_key:
         lines.append("# the API key is generated at start and passed in a 0600 file (--config), not in argv")
     lines += [f"# up will refuse: {item} is not supported yet" for item in made.not_supported]
+    if made.lock is not None:
+        lines.append(f"# locked by {made.lock.file}, sha256 {made.lock.sha256[:16]}")
+        lines += [f"# up will refuse without --unlocked: {item}" for item in made.lock.differences]
     for node in made.nodes:
         where = "this machine" if node.node.connection == "local" else (node.node.ssh.host or node.name)
         lines += ["", f"# node {node.name} ({where}), rank {', '.join(map(str, node.ranks))}"]

@@ -1,4 +1,4 @@
-"""sparkctl recipe list | show | validate."""
+"""sparkctl recipe list | show | validate; the other verbs of `recipe` are in modules of their own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="List, show and check recipes.")
+from launcher.cli import recipe_lock, registry, share
+
+app = typer.Typer(no_args_is_help=True, help="List, show, check and share recipes.")
+app.add_typer(registry.app, name="registry")
+for verb in (share.search, share.pull, share.push, share.diff, share.upgrade, share.rollback):
+    app.command()(verb)
+app.command("lock")(recipe_lock.lock)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-NameArgument = Annotated[str, typer.Argument(help="A shipped recipe's name, or a path.", metavar="RECIPE")]
+NameArgument = Annotated[
+    str, typer.Argument(help="A shipped recipe's name, a path, or @registry/name.", metavar="RECIPE")
+]
 
 
 @app.command("list")

@@ -45,6 +45,12 @@ def up(
         list[str] | None,
         typer.Option("--skip", metavar="CHECK", help="Start although this check refuses (recorded)."),
     ] = None,
+    unlocked: Annotated[
+        bool,
+        typer.Option(
+            "--unlocked", help="Start although something differs from the recipe's lock (recorded)."
+        ),
+    ] = False,
     no_api_key: Annotated[
         bool, typer.Option("--no-api-key", help="Serve without a key although the API is not on loopback.")
     ] = False,
@@ -71,6 +77,8 @@ def up(
     from launcher.errors import Interrupted
     from launcher.launch_cluster import Stopwatch, check, launch, refuse
     from launcher.plan import plan_from_json
+    from launcher.preflight import LOCK_CHECK
+    from launcher.registry.ask_nodes import lock_findings
     from launcher.run_record import RunRecords
 
     # A launch that is told to end (kill, a service manager) ends what it started, as with Ctrl-C.
@@ -87,7 +95,7 @@ def up(
             choose_inputs(recipe=recipe, topology=topology, nodes=nodes, port=port), no_api_key
         )
         targets = source.topology.nodes
-    skipped = known_checks(tuple(skip or ()))
+    skipped = known_checks((*(skip or ()), *((LOCK_CHECK,) if unlocked else ())))
     with (
         LiveProgress() as progress,
         connect_all(targets, SshOptions(accept_new_host_keys=accept_new_host_keys)) as remotes,
@@ -97,6 +105,7 @@ def up(
         check(made, facts, progress, skip=skipped)
         inputs = source if isinstance(source, Inputs) else None
         refuse(quick_findings(made, inputs, facts, remotes, clock=time.time), progress, skip=skipped)
+        refuse(lock_findings(made, remotes), progress, skip=skipped)
         stopwatch.lap("doctor_s")
         result = launch(made, remotes, records, progress, stopwatch, skip=skipped)
         progress.close()
@@ -128,7 +137,12 @@ def _make_plan(
     else:
         progress.step(f"{source.how}; asking {len(remotes)} node(s)")
         made, facts = prepare(
-            source.recipe, source.topology, remotes, run_id=new_run_id(), tell=progress.step
+            source.recipe,
+            source.topology,
+            remotes,
+            run_id=new_run_id(),
+            tell=progress.step,
+            lock=source.lock,
         )
     if replace and any(own.live_runs for own in facts.values()):
         end_earlier_runs(facts, remotes, progress)

@@ -20,6 +20,7 @@ LAUNCH_CHECKS = {
     "port": "the ports of API and rendezvous are free",
     "interface": "fabric.interface exists on the node",
     "fabric-address": "fabric.address is an address of fabric.interface",
+    "recipe-lock": "recipe, engine, extension and model are what the recipe's lock pins (docs/sharing.md)",
     "same-versions": "sglang, sparkctl and torch have one version on all nodes",
 }
 # Looked at when a token was generated, before `up` says ready (launcher/audit_run.py).
