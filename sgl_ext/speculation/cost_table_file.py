@@ -124,7 +124,8 @@ def check_rank_hashes(hash_by_rank: Mapping[int, str]) -> None:
     others = sorted(rank for rank, digest in hash_by_rank.items() if digest != reference)
     if others:
         raise CostTableError(
-            f"The cost table must be the same on every rank, got {hash_by_rank[others[0]]} on rank {others[0]} "
+            f"The cost table must be the same on every rank, "
+            f"got {hash_by_rank[others[0]]} on rank {others[0]} "
             f"and {reference} on rank {min(hash_by_rank)} (ranks that differ: {others}).",
             hint="push one table to all nodes: sparkctl tune spec",
         )
