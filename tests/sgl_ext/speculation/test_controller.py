@@ -1,0 +1,165 @@
+"""What the controller decides, case by case, and that every rank decides the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sgl_ext.speculation import published_costs
+from sgl_ext.speculation.controller import ControllerSettings, SpeculationController, VerifyShape
+from sgl_ext.speculation.fixed_point import ONE
+from sgl_ext.speculation.request_option import AUTO, OFF, SpecMode, SpecOption
+from sgl_ext.speculation.step_plan import StepKind, VerifyPlan
+
+TABLE = published_costs.tp4_tuned()
+RAGGED = ControllerSettings(shape=VerifyShape.RAGGED)
+
+
+def controller_with(
+    *options: SpecOption, settings: ControllerSettings | None = None
+) -> SpeculationController:
+    controller = SpeculationController(TABLE, settings or ControllerSettings())
+    for idx, option in enumerate(options):
+        controller.admit(str(idx), option)
+    return controller
+
+
+def run(controller: SpeculationController, ids: list[str], runs: list[int], steps: int) -> list[VerifyPlan]:
+    """Steps in which request i would always have runs[i] tokens right."""
+    plans = []
+    for _ in range(steps):
+        plan = controller.plan_verify(controller.plan_draft(ids))
+        controller.observe(plan, [min(pair) for pair in zip(plan.widths, runs, strict=True)])
+        plans.append(plan)
+    return plans
+
+
+def test_a_good_draft_is_verified_whole() -> None:
+    plans = run(controller_with(AUTO), ["0"], [5], 30)
+    assert [plan.widths for plan in plans[10:]] == [(5,)] * 20
+
+
+def test_a_useless_draft_is_given_up_within_ten_steps_and_tried_ever_more_rarely() -> None:
+    plans = run(controller_with(AUTO), ["0"], [0], 2000)
+    drafted = [step for step, plan in enumerate(plans) if plan.draft.drafts]
+    assert len([step for step in drafted if step < 12]) <= 10
+    assert len([step for step in drafted if step >= 1000]) <= 2
+    assert plans[-1].cost_ns == TABLE.plain_ns(1)  # without a draft: nothing is paid
+
+
+def test_a_draft_that_becomes_good_is_found_again() -> None:
+    controller = controller_with(AUTO)
+    run(controller, ["0"], [0], 60)
+    plans = run(controller, ["0"], [5], 200)
+    first = next(step for step, plan in enumerate(plans) if plan.widths == (5,))
+    assert first < 80
+
+
+def test_off_and_fixed_are_kept_to() -> None:
+    plan = run(controller_with(OFF), ["0"], [5], 5)[-1]
+    assert (plan.draft.kind, plan.widths) == (StepKind.OFF, (0,))
+    fixed = SpecOption(mode=SpecMode.FIXED, width=3)
+    assert [plan.widths for plan in run(controller_with(fixed), ["0"], [0], 50)] == [(3,)] * 50
+
+
+def test_a_request_without_speculation_keeps_its_width_in_a_batch_that_drafts() -> None:
+    for settings in (ControllerSettings(), RAGGED):
+        plans = run(controller_with(AUTO, OFF, settings=settings), ["0", "1"], [5, 5], 30)
+        assert plans[-1].widths[0] >= 1
+        assert {plan.widths[1] for plan in plans} == {0}
+
+
+def test_ragged_gives_the_good_request_more_and_the_cost_counts_rows() -> None:
+    controller = controller_with(AUTO, AUTO, settings=RAGGED)
+    plan = run(controller, ["0", "1"], [5, 0], 120)[-1]
+    assert plan.widths[0] == 5
+    assert plan.widths[1] <= 1
+    assert plan.cost_ns == TABLE.ragged_step_ns(2, sum(plan.widths))
+
+
+def test_a_batch_beyond_the_table_does_not_draft() -> None:
+    controller = controller_with(*[AUTO] * 17)
+    plan = run(controller, [str(idx) for idx in range(17)], [5] * 17, 1)[0]
+    assert plan.draft.kind is StepKind.BATCH_TOO_LARGE
+
+
+def test_a_conversation_goes_on_with_what_it_learned() -> None:
+    controller = controller_with(AUTO)
+    run(controller, ["0"], [0], 300)
+    controller.finish("0", (), (b"turn one",))
+    controller.admit("stranger", AUTO, (b"elsewhere",))
+    run(controller, ["stranger"], [5], 300)
+    controller.admit("next turn", AUTO, (b"turn one",))
+    plans = run(controller, ["next turn"], [0], 60)
+    assert sum(plan.draft.drafts for plan in plans) <= 2
+
+
+def test_informative_confidence_cuts_the_width_and_its_opposite_works_as_well() -> None:
+    for sense in (1, -1):
+        controller = controller_with(AUTO)
+        narrow, wide = [], []
+        for step in range(600):
+            good = step % 2 == 0
+            sure = ONE * 7 // 8 if good == (sense == 1) else ONE // 8
+            plan = controller.plan_verify(controller.plan_draft(["0"]), [[sure] * 5])
+            controller.observe(plan, [plan.widths[0] if good else 0])
+            if step > 400:
+                (wide if good else narrow).append(plan.widths[0])
+        assert sum(wide) / len(wide) > 4
+        assert sum(narrow) / len(narrow) < 1
+
+
+REPLICA = """
+import hashlib, random
+from sgl_ext.speculation import published_costs
+from sgl_ext.speculation.controller import ControllerSettings, SpeculationController, VerifyShape
+from sgl_ext.speculation.request_option import AUTO
+seen = hashlib.sha256()
+for shape in VerifyShape:
+    draw = random.Random(7)
+    settings = ControllerSettings(shape=shape, max_conversations=8)
+    controller = SpeculationController(published_costs.tp3(), settings)
+    running, waiting, born = [], [], 0
+    for step in range(400):
+        while len(running) < 1 + step % 9:
+            running.append(f"request-{born}")
+            key = str(draw.randrange(12)).encode()
+            controller.admit(running[-1], AUTO, (key,))
+            born += 1
+        confidence = [[draw.randrange(65536) for _ in range(5)] for _ in running]
+        plan = controller.plan_verify(controller.plan_draft(running), confidence)
+        seen.update(repr((plan.widths, plan.cost_ns, plan.draft.kind.value, plan.worst)).encode())
+        waiting.append((plan, [draw.randrange(width + 1) for width in plan.widths]))
+        if len(waiting) > 1:
+            controller.observe(*waiting.pop(0))
+        if step % 5 == 4:
+            controller.finish(running.pop(0), (), (str(draw.randrange(12)).encode(),))
+print(seen.hexdigest())
+"""
+
+
+def test_ranks_in_processes_of_their_own_decide_the_same_bits() -> None:
+    repository = Path(__file__).parents[3]
+    replicas = [
+        subprocess.Popen(
+            [sys.executable, "-c", REPLICA],
+            cwd=repository,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in ("0", "1", "4711")
+    ]
+    digests = {replica.communicate(timeout=60)[0] for replica in replicas}
+    assert [replica.returncode for replica in replicas] == [0, 0, 0]
+    assert len(digests) == 1
+    assert len(digests.pop().strip()) == 64
+
+
+def test_the_controller_loads_neither_torch_nor_sglang() -> None:
+    code = "import sys\nfrom sgl_ext.speculation import controller, simulate, metrics\n"
+    code += "print([name for name in ('torch', 'sglang', 'numpy') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
