@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from launcher.dashboard.engine_metrics import EngineSample
 
@@ -47,7 +48,8 @@ class History:
 
     def add(self, sample: EngineSample) -> None:
         self._samples.append(sample)
-        self._figures.append((sample.at_s, figures_of(list(self._samples))))
+        recent = takewhile(lambda item: item.at_s >= sample.at_s - WINDOW_S - 1e-6, reversed(self._samples))
+        self._figures.append((sample.at_s, figures_of(list(recent)[::-1])))
         oldest_s = sample.at_s - self._keep_s
         while self._samples[0].at_s < oldest_s:
             self._samples.popleft()

@@ -18,7 +18,8 @@ MAX_CHARS = 400
 
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
-_LEVEL = re.compile(r"^(?:ERROR|CRITICAL|FATAL)\b|^\S{1,80} (?:ERROR|CRITICAL|FATAL)\b", re.IGNORECASE)
+# A line that begins with a level, or with the name of an exception.
+_LEVEL = re.compile(r"^(?:ERROR|CRITICAL|FATAL)\b|^[A-Za-z_][\w.]{0,80}(?:Error|Exception)\b:")
 
 Level = Literal["error", "warning"]
 

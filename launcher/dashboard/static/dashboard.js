@@ -205,7 +205,7 @@ function updateNodes(part, nodes) {
     setText(row.ranks, node.ranks.join(", "));
     setBadge(row.status, node.status);
     setText(row.processes, node.num_processes ? String(node.num_processes) : "-");
-    setText(row.details, node.detail || "-");
+    setText(row.details, node.detail);
   });
 }
 

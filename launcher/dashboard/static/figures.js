@@ -19,13 +19,13 @@ const some = (value, show, before = "", after = "") => (value === null ? "" : be
 const FIGURES = [
   {
     name: "tokens_per_s", title: "Tokens per second", show: rate, plot: true,
-    note: (f) => some(f.prefill_tokens_per_s, rate, "prompts: ", " tokens/s read"),
+    note: (f) => some(f.prefill_tokens_per_s, rate, "prompt tokens: ", "/s"),
     why: "the engine does not count its tokens",
   },
   {
     name: "tokens_per_step", title: "Tokens per step", show: (value) => fine.format(value), plot: true,
     note: () => "with drafting, per request",
-    why: "no draft was verified so far",
+    why: "no draft verified",
   },
   {
     name: "kv_usage", title: "KV pool in use", show: share, plot: true, top: 1,
@@ -40,12 +40,12 @@ const FIGURES = [
   {
     name: "engram_hit_share", title: "Engram hit rate", show: share, plot: true, top: 1,
     note: (f) => some(f.prefix_hit_share, share, "prefix cache: "),
-    why: "no Engram rows are read from disk here",
+    why: "no rows read from disk",
   },
   {
     name: "engram_wait_p95_us", title: "Engram wait, p95", show: micros, plot: true,
     note: () => "per layer and step, upper bound",
-    why: "no step waits for Engram rows here",
+    why: "no step waits for rows",
   },
 ];
 
