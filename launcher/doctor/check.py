@@ -9,7 +9,7 @@ from typing import Literal
 from launcher.doctor.case import Case
 from launcher.doctor.finding import Problem
 
-Part = Literal["host", "fabric", "gpu", "storage", "software", "reach", "cables"]
+Part = Literal["host", "fabric", "gpu", "storage", "software", "reach", "cables", "registration"]
 Find = Callable[[Case], Iterable[Problem]]
 
 

@@ -27,7 +27,11 @@ GROUPS: dict[str, tuple[Check, ...]] = {
 CHECKS: tuple[Check, ...] = tuple(item for group in GROUPS.values() for item in group)
 # What the probe itself tells: a node or tool that did not answer as it should.
 ANSWER, TOOL = "node-answer", "probe-tool"
-UNSEEN = {"reach": "these nodes sent nothing", "cables": "nobody heard these nodes on a cable"}
+UNSEEN = {
+    "reach": "these nodes sent nothing",
+    "cables": "nobody heard these nodes on a cable",
+    "registration": "memory could not be registered with libibverbs on these nodes",
+}
 TOOL_FIXES = {
     "ip": "sudo apt install iproute2",
     "ibv_devinfo": "sudo apt install ibverbs-utils",
@@ -82,6 +86,13 @@ def _unseen(case: Case, item: Check) -> list[str]:
     if item.part == "cables":
         heard = {hello.source for hello in case.reach.hellos} if case.reach else set()
         return [name for name in names if name not in heard]
+    if item.part == "registration":
+        tried = {
+            node.name
+            for node, facts in case.fabrics()
+            if facts.registration and not facts.registration.problem
+        }
+        return [name for name in names if name not in tried]
     return [name for name in names if getattr(case.reports[name], item.part) is None]
 
 

@@ -90,6 +90,13 @@ class NcclFile(Facts):
     settings: tuple[str, ...]
 
 
+class Registration(Facts):
+    """`devices`: name -> why registering memory failed, or None. `problem`: why it could not be tried."""
+
+    problem: str | None
+    devices: dict[str, str | None]
+
+
 class FabricFacts(Facts):
     interfaces: tuple[Interface, ...]
     hcas: tuple[Hca, ...]
@@ -100,6 +107,7 @@ class FabricFacts(Facts):
     forward_policy: str | None
     firewall: bool | None
     verbs_devices: tuple[str, ...]
+    registration: Registration | None = None
     hotplug: bool
     netplan: tuple[str, ...]
     nccl_conf: tuple[NcclFile, ...]

@@ -301,9 +301,27 @@ def same_firmware(case: Case) -> Iterable[Problem]:
         )
 
 
+@check(
+    "rdma-registration",
+    part="registration",
+    covers="F19",
+    means="every HCA registers memory: 4 KiB, 1 MiB and 64 MiB, given back at once",
+    why="ibv_reg_mr fails the same way at NCCL's start, after minutes of loading",
+    fix="see checks cma, memlock and known-bad; add kho=off to the kernel command line, then reboot",
+    applies=on_rdma,
+)
+def rdma_registration(case: Case) -> Iterable[Problem]:
+    for node, facts in case.fabrics():
+        devices = facts.registration.devices if facts.registration else {}
+        for name in node.node.fabric.hcas:
+            if why := devices.get(name):
+                yield refuse(node.name, f"{name} must register memory, got: {why}")
+
+
 CHECKS: tuple[Check, ...] = (
     hca,
     port_state,
+    rdma_registration,
     gid,
     port_address,
     twins,

@@ -72,7 +72,7 @@ def memory_fit(case: Case, recipe: Recipe | None, facts: Mapping[str, MemoryFact
 def memory_findings(
     recipe: Recipe, shape: ModelShape, nodes: tuple[str, ...], facts: Mapping[str, MemoryFacts]
 ) -> tuple[Finding, ...]:
-    """`nodes` in rank order, with facts of each. The recipe's problems stand on the head, others on their node."""
+    """`nodes` in rank order, with facts of each. What is wrong with the recipe stands on the head."""
     totals = [facts[name].memory_total_bytes for name in nodes]
     usable = min([gib(constants().usable_gib), *(total for total in totals if total is not None)])
     fit = fit_recipe(recipe, shape, WhatIf(usable_bytes=usable))

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import re
+import subprocess
+import sys
 from typing import Any
 
 from launcher.node.probe_root import ProbeRoot
 from launcher.node.rdma_ports import rdma_devices
 
 HOTPLUG_SWITCH = "/etc/nvidia/cx7-hotplug-enabled"
+VERBS_LIBRARIES = tuple(
+    f"{folder}/libibverbs.so.1"
+    for folder in ("/usr/lib/aarch64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/usr/lib64")
+)
+REGISTER_S = 10.0
 NCCL_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
 
 
@@ -25,10 +33,31 @@ def fabric_facts(root: ProbeRoot, *, peers: dict[str, Any], home: str) -> dict[s
         "forward_policy": _forward_policy(root),
         "firewall": _firewall(root),
         "verbs_devices": root.names("/dev/infiniband"),
+        "registration": _registration(root),
         "hotplug": root.path(HOTPLUG_SWITCH).exists(),
         "netplan": root.names("/etc/netplan"),
         "nccl_conf": _nccl_conf(root, home),
     }
+
+
+def _registration(root: ProbeRoot) -> dict[str, Any]:
+    """What registering memory says, by device; `problem` where it could not be tried."""
+    library = next((path for path in VERBS_LIBRARIES if root.path(path).exists()), None)
+    if library is None:
+        return {"problem": "libibverbs.so.1 is not installed", "devices": {}}
+    code = (pkgutil.get_data("launcher.node", "rdma_register.py") or b"").decode()
+    words = [sys.executable, "-I", "-S", "-c", code, str(root.path(library))]
+    try:
+        done = subprocess.run(
+            words, capture_output=True, timeout=REGISTER_S, stdin=subprocess.DEVNULL, text=True
+        )
+        devices = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return {"problem": f"it did not end within {REGISTER_S:.0f} s", "devices": {}}
+    except ValueError:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        return {"problem": f"it ended without a result: {last[:200]}", "devices": {}}
+    return {"problem": None, "devices": devices}
 
 
 def _interfaces(root: ProbeRoot) -> list[dict[str, Any]]:
