@@ -133,16 +133,23 @@ class SpeculationController:
             return plan(StepKind.SERVER_REGRET if budget.server_is_short else StepKind.REGRET)
         return plan(StepKind.NOT_PAYING)
 
-    def plan_verify(self, draft: DraftPlan, confidence: Sequence[Sequence[int]] | None = None) -> VerifyPlan:
-        """Widths of the step, now that its draft is known. confidence: by request and position, 0 to ONE,
-        the same on every rank; None where the engine has none. Reserves the step's worst case until
-        observe()."""
+    def plan_verify(
+        self, draft: DraftPlan, confidence: Sequence[Sequence[int] | None] | None = None
+    ) -> VerifyPlan:
+        """Widths of the step, now that its draft is known. Reserves its worst case until observe().
+
+        confidence: by request and position, 0 to ONE, the same on every rank; None where the engine has
+        none, and for each request that samples: a width that depends on the drawn draft would bend its
+        distribution.
+        """
         states = [self._requests[request_id] for request_id in draft.request_ids]
         levels = None
         choice = draft.choice
         trusted = False
         if draft.drafts and confidence is not None:
-            levels = tuple(tuple(confidence_level(value) for value in row) for row in confidence)
+            levels = tuple(
+                None if row is None else tuple(confidence_level(value) for value in row) for row in confidence
+            )
             trusted = self._confidence.is_useful and draft.kind is not StepKind.PROBE
         if trusted:
             assert levels is not None and draft.budget is not None
@@ -270,11 +277,13 @@ class SpeculationController:
         return equal_width_choices(self._table, survivals, caps, floor=self._floor(states))
 
     def _choose_known(
-        self, states: Sequence[RequestState], levels: Sequence[tuple[int, ...]], draft: DraftPlan
+        self, states: Sequence[RequestState], levels: Sequence[tuple[int, ...] | None], draft: DraftPlan
     ) -> Choice:
         assert draft.budget is not None
         survivals = [
-            survival_of(self._confidence.chances(row, state.factor.value()))
+            survival_of(
+                self._chances(state) if row is None else self._confidence.chances(row, state.factor.value())
+            )
             for state, row in zip(states, levels, strict=True)
         ]
         rate = draft.choice if draft.choice.beats(draft.plain) else draft.plain

@@ -102,7 +102,7 @@ class RequestState:
                 outcome = position < accepted
                 confidence.observe(position, levels[position], outcome, history[position], believed[position])
                 self.factor.observe(outcome, plain_believed[position])
-        if accepted == width and trusted:
+        if accepted == width and trusted and levels is not None:
             for position in range(width, len(history)):
                 self.estimate.assume(position, believed[position])
         elif accepted == width:

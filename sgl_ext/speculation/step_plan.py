@@ -64,6 +64,6 @@ class VerifyPlan:
     graph_width: int
     cost_ns: int
     trusted: bool
-    levels: tuple[tuple[int, ...], ...] | None
+    levels: tuple[tuple[int, ...] | None, ...] | None
     worst: int
     request_worst: int

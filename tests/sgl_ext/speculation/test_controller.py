@@ -99,7 +99,8 @@ def test_a_conversation_goes_on_with_what_it_learned() -> None:
 def test_informative_confidence_cuts_the_width_and_its_opposite_works_as_well() -> None:
     for sense in (1, -1):
         controller = controller_with(AUTO)
-        narrow, wide = [], []
+        narrow: list[int] = []
+        wide: list[int] = []
         for step in range(600):
             good = step % 2 == 0
             sure = ONE * 7 // 8 if good == (sense == 1) else ONE // 8
@@ -109,6 +110,22 @@ def test_informative_confidence_cuts_the_width_and_its_opposite_works_as_well() 
                 (wide if good else narrow).append(plan.widths[0])
         assert sum(wide) / len(wide) > 4
         assert sum(narrow) / len(narrow) < 1
+
+
+def test_a_sampled_request_keeps_its_width_whatever_its_own_confidence_says() -> None:
+    """In ragged verify the greedy neighbour follows its confidence meanwhile."""
+    controller = controller_with(AUTO, AUTO, settings=RAGGED)
+    sampled, greedy = set(), set()
+    for step in range(600):
+        good = step % 2 == 0
+        sure = [ONE * 7 // 8 if good else ONE // 8] * 5
+        plan = controller.plan_verify(controller.plan_draft(["0", "1"]), [None, sure])
+        controller.observe(plan, [plan.widths[0], plan.widths[1] if good else 0])
+        if step > 500:
+            sampled.add(plan.widths[0])
+            greedy.add(plan.widths[1])
+    assert sampled == {5}
+    assert {0, 5} <= greedy
 
 
 REPLICA = """
