@@ -14,7 +14,16 @@ from launcher.bench.run_folder import RunFolder
 from launcher.bench.settings import BenchSettings
 from launcher.errors import ConfigError
 from launcher.plan import LaunchPlan
-from launcher.results.manifest import NodeDescription, PromptSet, Resolved, RunFacts, Versions, resolve
+from launcher.results.manifest import (
+    CPU_TOLERANCE,
+    NodeDescription,
+    PromptSet,
+    Resolved,
+    RunFacts,
+    Tolerance,
+    Versions,
+    resolve,
+)
 from launcher.results.records import RequestRecord
 
 REVISIONS = {
@@ -57,6 +66,7 @@ def describe_run(
         prompts=prompt_sets(records),
         nodes=tuple(nodes),
         notes=tuple(dict.fromkeys(said)),
+        tolerance=CPU_TOLERANCE if plan is not None and plan.runtime == "cpu" else Tolerance(),
     )  # fmt: skip
 
 

@@ -69,6 +69,10 @@ class Tolerance(FrozenModel):
     latency: Share = 0.25
 
 
+# Ranks of the CPU engine share cores with one another and with whatever else runs on the machine.
+CPU_TOLERANCE = Tolerance(throughput=0.30, latency=0.50)
+
+
 class ScrubbedValue(FrozenModel):
     """What `results publish` replaced: never the value itself."""
 
