@@ -76,6 +76,8 @@ def describe_plan(made: LaunchPlan) -> str:
     """One block a node; the command can be pasted into a shell on it."""
     import shlex
 
+    from launcher.doctor.engine_python import image_of
+
     lines = [f"# run {made.run_id}, rendezvous {made.rendezvous}, API {made.api.url} on {made.head.name}"]
     if made.api.needs_key:
         lines.append("# the API key is generated at start and passed in a 0600 file (--config), not in argv")
@@ -87,6 +89,8 @@ def describe_plan(made: LaunchPlan) -> str:
         where = "this machine" if node.node.connection == "local" else (node.node.ssh.host or node.name)
         lines += ["", f"# node {node.name} ({where}), rank {', '.join(map(str, node.ranks))}"]
         lines += [f"# note: {note}" for note in node.notes]
+        if node.container:
+            lines.append(f"# a container, which this project has not run; there: docker pull {image_of(node)}")
         lines.append("env -i \\")
         lines += [f"  {name}={shlex.quote(value)} \\" for name, value in node.environment.items()]
         lines.append("  " + shlex.join(node.argv))

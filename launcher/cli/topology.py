@@ -85,6 +85,11 @@ def show_topology(
     provenance: Provenance = {}
     if name is None:
         topology = local_topology(local)
+        typer.echo(
+            "the embedded default of this machine; another by its file or name: sparkctl topology show FILE, "
+            "sparkctl topology show spark-3-triangle",
+            err=True,
+        )
     else:
         topology, provenance = read_topology(find_topology(name))
     if as_json:

@@ -211,6 +211,7 @@ def drop_cache(
     nodes: NodesOption = None,
     model_path: ModelPathOption = None,
     accept_new_host_keys: AcceptKeysOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Give back the page cache that the checkpoint's files hold; needs no root."""
     from launcher.cli.weights_progress import NodesProgress, gib
@@ -222,7 +223,13 @@ def drop_cache(
     options = SshOptions(accept_new_host_keys=accept_new_host_keys)
     with connect_all(weights.nodes, options) as remotes, NodesProgress() as tell:
         results = run_drop_cache(weights.nodes, remotes, weights.model_path, tell)
-    for name, done in values_of(results, "drop its page cache").items():
+    dropped = values_of(results, "drop its page cache")
+    if json:
+        import json as json_module
+
+        typer.echo(json_module.dumps({name: done.model_dump() for name, done in dropped.items()}, indent=2))
+        return
+    for name, done in dropped.items():
         typer.echo(
             f"ok: {name}: {done.num_files} files, {gib(done.total_bytes)}; page cache of the node "
             f"{gib(done.cached_before_bytes)} -> {gib(done.cached_after_bytes)}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from launcher.call_node import ask_node
-from launcher.doctor.engine_python import python_of
+from launcher.doctor.engine_python import image_of
 from launcher.doctor.node_report import NodeReport, failed_report, read_report
 from launcher.plan import LaunchPlan
 from launcher.recipe import Recipe
@@ -52,8 +52,7 @@ def questions_for_plan(plan: LaunchPlan) -> tuple[NodeQuestion, ...]:
             node=node.node,
             model_path=node.model_path,
             runtime=plan.runtime,
-            # In a container's command the image stands before its Python.
-            image=python_of(node)[-2] if plan.runtime == "docker" else None,
+            image=image_of(node),
             environment=node.environment,
         )
         for node in plan.nodes

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from launcher.cli.plan import describe_plan
 from launcher.doctor.case import Case
 from launcher.doctor.check_names import LAUNCH_CHECKS
 from launcher.doctor.examine import CHECKS, examine
@@ -270,3 +271,16 @@ def test_another_image_on_one_node_is_refused(tmp_path: Path) -> None:
     (finding,) = problems(docker_case(tmp_path, lambda tree: tree.tool("docker", other)))
     assert (finding.check, finding.level) == ("same-image", "refuse")
     assert problems(docker_case(tmp_path / "well", lambda tree: None)) == []
+
+
+@pytest.mark.parametrize("runtime", ["venv", "docker"])
+def test_a_new_variable_reaches_the_engine(runtime: str) -> None:
+    """F8: it was in the script's environment and never in the container's."""
+    image = {"image": "sglang@sha256:" + "0" * 64} if runtime == "docker" else {}
+    recipe = recipe_for("pair", engine={"runtime": runtime, **image}, environment={"NEW_FEATURE": "1"})
+    for node in case_of("pair", recipe=recipe).plan.nodes:
+        assert node.environment["NEW_FEATURE"] == "1"
+        passed = [node.argv[i + 1] for i, word in enumerate(node.argv) if word == "--env"]
+        assert ("NEW_FEATURE" in passed) == (runtime == "docker")
+    said = describe_plan(case_of("pair", recipe=recipe).plan)
+    assert said.count(f"not run; there: docker pull {image.get('image')}") == (2 if image else 0)

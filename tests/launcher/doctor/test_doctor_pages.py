@@ -41,6 +41,17 @@ def test_every_report_has_an_answer() -> None:
         assert linked(row) or "design" in row or "cannot be seen from outside, because" in row, name
 
 
+def test_at_least_forty_reports_have_a_check_whose_situation_a_test_reproduces() -> None:
+    """A report counts when a test of this folder names it, and its row names a check."""
+    texts = [path.read_text() for path in Path(__file__).parent.glob("test_*.py") if path != Path(__file__)]
+    tested = {name for text in texts for name in re.findall(r"\b(?:F\d+|S-[a-z0-9-]+)\b", text)}
+    found = {name for name, row in rows().items() if linked(row) and name in tested}
+    assert len(found) >= 40, sorted(found)
+    reports = {name: row for name, row in rows().items() if name.startswith("F") and linked(row)}
+    seen = {name for name, row in reports.items() if "cannot be seen from outside" not in row}
+    assert seen - tested == set()
+
+
 def test_checks_and_reports_name_each_other() -> None:
     found = rows()
     assert set().union(*map(linked, found.values())) <= check_names()

@@ -14,9 +14,11 @@ from launcher.doctor.case import Case
 from launcher.doctor.finding import Finding
 from launcher.doctor.memory_fit import MEMORY_CHECKS, memory_findings, memory_fit
 from launcher.fit import fit_rules
-from launcher.fit.constants import GIB
+from launcher.fit.constants import GIB, constants
+from launcher.fit.fit_recipe import fit_recipe
 from launcher.fit.model_shape import checkpoint_shape, reported_shape
 from launcher.node.facts_shape import shape_facts
+from launcher.recipe import Recipe
 from tests.launcher.doctor.clusters import case_of, report_of, tree_of
 from tests.launcher.doctor.spark_tree import HOME
 from tests.launcher.fit_checkpoint import write_checkpoint
@@ -65,6 +67,33 @@ def test_node_with_less_memory_decides_for_all() -> None:
 
 def test_unknown_total_is_a_spark() -> None:
     assert find(spark_1=Facts(memory_total_bytes=None)) == ()
+
+
+def test_a_pool_of_three_million_tokens_on_three_nodes_is_refused() -> None:
+    """F45: free memory swung between 3 and 7.5 GB."""
+    recipe = load_recipe("v41-flash-3x")[0]
+    server = recipe.server.model_copy(update={"max_total_tokens": 3_000_000})
+    own = {name: Facts() for name in NODES}
+    found = memory_findings(recipe.model_copy(update={"server": server}), SHAPE, NODES, own)
+    assert [(item.level, item.node) for item in found if item.check == "memory-headroom"] == [
+        ("refuse", "spark-1")
+    ]
+
+
+def test_the_draft_counts() -> None:
+    """F49: out of memory seconds after the drafter began to load. Without it the same nodes have room."""
+    recipe = load_recipe("v41-flash-3x")[0]
+    dspark = recipe.extensions.dspark.model_copy(update={"enabled": False})
+    plain = recipe.model_copy(update={"extensions": recipe.extensions.model_copy(update={"dspark": dspark})})
+    spare = fit_recipe(recipe, SHAPE).budgets[0].idle_bytes
+    total = round(constants().usable_gib.value * GIB) - spare + GIB
+    own = {name: Facts(memory_total_bytes=total) for name in NODES}
+
+    def refusals(asked: Recipe) -> set[str]:
+        return {item.check for item in memory_findings(asked, SHAPE, NODES, own) if item.level == "refuse"}
+
+    assert "memory-headroom" in refusals(recipe)
+    assert "memory-headroom" not in refusals(plain)
 
 
 def sparks(tmp_path: Path, *, with_checkpoint: bool) -> Case:
