@@ -90,7 +90,7 @@ def describe_plan(made: LaunchPlan) -> str:
         lines += ["", f"# node {node.name} ({where}), rank {', '.join(map(str, node.ranks))}"]
         lines += [f"# note: {note}" for note in node.notes]
         if node.container:
-            lines.append(f"# a container, which this project has not run; there: docker pull {image_of(node)}")
+            lines.append(f"# container: this project has not run one; there: docker pull {image_of(node)}")
         lines.append("env -i \\")
         lines += [f"  {name}={shlex.quote(value)} \\" for name, value in node.environment.items()]
         lines.append("  " + shlex.join(node.argv))

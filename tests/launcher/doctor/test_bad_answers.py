@@ -283,4 +283,4 @@ def test_a_new_variable_reaches_the_engine(runtime: str) -> None:
         passed = [node.argv[i + 1] for i, word in enumerate(node.argv) if word == "--env"]
         assert ("NEW_FEATURE" in passed) == (runtime == "docker")
     said = describe_plan(case_of("pair", recipe=recipe).plan)
-    assert said.count(f"not run; there: docker pull {image.get('image')}") == (2 if image else 0)
+    assert said.count(f"not run one; there: docker pull {image.get('image')}") == (2 if image else 0)
