@@ -56,7 +56,7 @@ class ControllerSettings:
 
 _SERVER_LIMIT = 4 * PLAIN
 _SERVER_MOST = 64 * PLAIN
-_SERVER_INCOME_SHIFT = 7  # 1/128: with the limit, 0.97 of no speculation from 173 plain steps on
+_SERVER_INCOME_SHIFT = 7  # 1/128: with the limit, 0.97 of no speculation from 174 plain steps on
 _POPULATION_WEIGHT = 2
 _POPULATION_MEMORY_SHIFT = 9
 
