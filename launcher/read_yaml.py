@@ -39,7 +39,7 @@ def check_tree(tree: YamlTree, model: type[M]) -> M:
 
 def read_tree(path: Path) -> YamlTree:
     """The file's values and their places, not yet checked against a model."""
-    return parse_yaml(_read_text(path), show_path(path))
+    return parse_yaml(read_text(path), show_path(path))
 
 
 def show_path(path: Path) -> str:
@@ -48,7 +48,7 @@ def show_path(path: Path) -> str:
     return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(path)
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     shown = show_path(path)
     try:
         info = path.stat()

@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli import recipe_lock, registry, share
+from launcher.cli import recipe_lock, registry, share, sparkrun
 
 app = typer.Typer(no_args_is_help=True, help="List, show, check and share recipes.")
 app.add_typer(registry.app, name="registry")
 for verb in (share.search, share.pull, share.push, share.diff, share.upgrade, share.rollback):
     app.command()(verb)
 app.command("lock")(recipe_lock.lock)
+app.command("import-sparkrun")(sparkrun.import_sparkrun)
+app.command("export-sparkrun")(sparkrun.export_sparkrun)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 NameArgument = Annotated[

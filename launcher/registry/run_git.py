@@ -135,6 +135,8 @@ def _environment(protocol: str) -> dict[str, str]:
 
 def _limit() -> None:
     """In the child, before git: its children inherit these."""
+    # git then says "File too large" instead of dying without a word
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_PACK_BYTES, MAX_PACK_BYTES))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

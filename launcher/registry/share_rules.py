@@ -23,8 +23,8 @@ ENVIRONMENT_PREFIXES = (
     "UCX_",
 )  # fmt: skip
 _CODE_NAME = re.compile(
-    r"PLUGIN|INJECTION|PRELOAD|MODULE|EXTERNAL|EXTENSION|HOOK|IMPORT|_PATH|_DIR$|_FILE|_HOME|ENDPOINT"
-    r"|_URL|_HOST|TRUST_REMOTE|NET_LIB"
+    r"PLUGIN|INJECTION|PRELOAD|MODULE|EXTERNAL|EXTENSION|HOOK|IMPORT|_PATH|_DIR$|_FILE|_HOME"
+    r"|ENDPOINT|_URL|_HOST|TRUST_REMOTE|NET_LIB"
 )
 CODE_FLAGS = frozenset((
     "trust-remote-code", "trust-request-chat-template", "custom-weight-loader", "forward-hooks", "warmups",
@@ -33,7 +33,8 @@ CODE_FLAGS = frozenset((
     "speculative-draft-load-format", "hicache-storage-backend", "hicache-storage-backend-extra-config",
     "kv-events-config", "lora-paths", "allowed-media-domains", "modelexpress-config", "trace-modules",
     "unified-cache-external-linker-backend", "unified-cache-external-linker-config", "fastapi-root-path",
-    "use-ray", "enable-trace", "enable-flexkv", "enable-lmcache", "log-requests-target", "msprobe-dump-config",
+    "use-ray", "enable-trace", "enable-flexkv", "enable-lmcache", "log-requests-target",
+    "msprobe-dump-config",
 ))  # fmt: skip
 _PLACE_FLAG = re.compile(
     r"-(path|paths|dir|folder|file|url|urls|endpoint|endpoints|socket|certs|certfile|keyfile|ip|ib-device)$"

@@ -1,0 +1,1 @@
+"""Recipes to and from sparkrun's format, version 2, with a report of what could not be carried."""
