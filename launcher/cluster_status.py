@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Literal
 
 from launcher.call_node import Answer, ask_node
 from launcher.connect import SshOptions, connect_all
+from launcher.dashboard.engine_metrics import read_sample
+from launcher.dashboard.history import Figures, figures_of
 from launcher.errors import SparkctlError
 from launcher.failure_report import exit_text
 from launcher.plan import LaunchPlan, NodePlan
@@ -23,15 +25,6 @@ ANSWER_TIMEOUT_S = 15.0
 
 NodeStatus = Literal["serving", "loading", "frozen", "dead", "orphaned", "not-serving", "unreachable"]
 
-METRICS = {
-    "running_requests": "sglang:num_running_reqs",
-    "queued_requests": "sglang:num_queue_reqs",
-    "generated_tokens_per_s": "sglang:gen_throughput",
-    "token_usage": "sglang:token_usage",
-    "cache_hit_rate": "sglang:cache_hit_rate",
-    "spec_accept_length": "sglang:spec_accept_length",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
@@ -44,7 +37,9 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStatus:
-    """`probe`: {"token", "seconds"} or {"failed": reason}; None when the head is not serving."""
+    """`probe`: {"token", "seconds"} or {"failed": reason}; None when the head is not serving.
+    `metrics`: one scrape of the head's engine; what it does not give is None.
+    """
 
     run_id: str
     recipe: str
@@ -53,7 +48,8 @@ class ClusterStatus:
     nodes: tuple[NodeReport, ...]
     probe: dict[str, Any] | None = None
     engine: dict[str, Any] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: Figures | None = None
+    metrics_problem: str = ""
 
 
 def read_status(record: RunRecord, key: str | None, options: SshOptions) -> ClusterStatus:
@@ -66,7 +62,7 @@ def read_status(record: RunRecord, key: str | None, options: SshOptions) -> Clus
         probe = probe_token(head, plan, key) if alive else None
         serving = probe is not None and "token" in probe
         engine = server_info(head, plan, key) if serving else {}
-        metrics = _metrics(head, plan, key) if serving else {}
+        figures, problem = _metrics(head, plan, key) if serving else (None, "")
     was_ready = record.status == "ready"
     reports = tuple(
         describe_node(node, runs[node.name], serving=serving, was_ready=was_ready) for node in plan.nodes
@@ -79,7 +75,8 @@ def read_status(record: RunRecord, key: str | None, options: SshOptions) -> Clus
         nodes=reports,
         probe=probe,
         engine=engine,
-        metrics=metrics,
+        metrics=figures,
+        metrics_problem=problem,
     )
 
 
@@ -199,23 +196,24 @@ def server_info(head: Remote, plan: LaunchPlan, key: str | None) -> dict[str, An
     return {name: info[name] for name in wanted if name in info}
 
 
-def _metrics(head: Remote, plan: LaunchPlan, key: str | None) -> dict[str, float]:
+def _metrics(head: Remote, plan: LaunchPlan, key: str | None) -> tuple[Figures | None, str]:
+    """One scrape of the head, and why there is none."""
     reply = _http(head, plan, key, "GET", "/metrics")
-    return parse_metrics(reply["body"]) if reply.get("status") == 200 else {}
-
-
-def parse_metrics(text: str) -> dict[str, float]:
-    """Sum over label sets of each wanted gauge; only those that the text has."""
-    found: dict[str, float] = {}
-    names = {full: short for short, full in METRICS.items()}
-    for line in text.splitlines():
-        match = re.fullmatch(r"([A-Za-z_:][\w:]*)(?:\{.*\})? (\S+)", line)
-        if match and match[1] in names:
-            found[names[match[1]]] = found.get(names[match[1]], 0.0) + float(match[2])
-    return found
+    if reply.get("status") != 200:
+        return None, str(reply.get("failed") or f"/metrics answered HTTP {reply['status']}")
+    try:
+        return figures_of([read_sample(0.0, reply["body"])]), ""
+    except ValueError as error:
+        return None, str(error)
 
 
 def as_json(status: ClusterStatus) -> Mapping[str, Any]:
     from dataclasses import asdict
 
-    return asdict(status)
+    value = asdict(status)
+    if value["metrics"] is not None:  # a wait beyond the largest bound is inf, which JSON has not
+        value["metrics"] = {
+            name: figure if figure is None or isfinite(figure) else None
+            for name, figure in value["metrics"].items()
+        }
+    return value

@@ -10,6 +10,7 @@ from launcher.cli.options import AcceptKeysOption, JsonOption, RunOption
 
 if TYPE_CHECKING:
     from launcher.cluster_status import ClusterStatus
+    from launcher.dashboard.history import Figures
     from launcher.run_record import RunRecords
 
 EXIT_NOT_SERVING = 6
@@ -97,10 +98,30 @@ def describe_status(found: ClusterStatus) -> str:
     if found.engine:
         lines.append("  engine  " + ", ".join(f"{name} {value}" for name, value in found.engine.items()))
     if found.metrics:
-        lines.append("  metrics " + ", ".join(f"{name} {value:g}" for name, value in found.metrics.items()))
+        lines.append(f"  load    {describe_figures(found.metrics)}")
+    if found.metrics_problem:
+        lines.append(f"  load    not measured: {found.metrics_problem}")
     if found.verdict != "serving":
         lines.append(f"  -> {_next_command(found)}")
     return "\n".join(lines)
+
+
+def describe_figures(figures: Figures) -> str:
+    """One line; a figure that the engine does not give is named as such."""
+
+    def tell(name: str, value: float | None, form: str) -> str:
+        return f"{name} not measured" if value is None else f"{name} {format(value, form)}"
+
+    parts = [
+        tell("tokens/s", figures.tokens_per_s, ".1f"),
+        tell("tokens/step", figures.tokens_per_step, ".2f"),
+        tell("KV in use", figures.kv_usage, ".1%"),
+        tell("running", figures.running, ".0f"),
+        tell("waiting", figures.queued, ".0f"),
+    ]
+    if figures.engram_hit_share is not None:
+        parts.append(tell("Engram hits", figures.engram_hit_share, ".1%"))
+    return ", ".join(parts)
 
 
 def _next_command(found: ClusterStatus) -> str:

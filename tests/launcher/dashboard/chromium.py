@@ -52,7 +52,11 @@ def open_chromium(profile: Path) -> Iterator[Chrome]:
     options.binary_location = browser
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     words = ["--headless=new", "--disable-dev-shm-usage", "--disable-gpu", f"--user-data-dir={profile}"]
-    words += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-background-networking"]
+    words += [
+        "--hide-scrollbars",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        "--disable-background-networking",
+    ]
     if os.geteuid() == 0:
         words.append("--no-sandbox")  # Chromium's sandbox refuses root
     for word in words:

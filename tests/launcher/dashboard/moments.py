@@ -31,8 +31,8 @@ HOSTILE = (
 )
 
 
-def record(run_id: str = "20260911-233000-00aa", *, status: str = "ready", nodes: int = 3, age_s: float = 7500.0,
-           engine_s: float | None = 180.0, note: str = "") -> RunRecord:  # fmt: skip
+def record(run_id: str = "20260911-233000-00aa", *, status: str = "ready", nodes: int = 3,
+           age_s: float = 7500.0, engine_s: float | None = 180.0, note: str = "") -> RunRecord:  # fmt: skip
     timings = {} if engine_s is None else {"start_s": 1.0, "engine_s": engine_s}
     return RunRecord(
         plan=local_plan(nodes, run_id),

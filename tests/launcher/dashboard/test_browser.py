@@ -84,7 +84,7 @@ def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 @pytest.fixture
 def page(chrome: Chrome) -> Iterator[Page]:
     page = Page(chrome)
-    set_screen(chrome, 1180, 900)
+    set_screen(chrome, 1180, 960)
     page.complaints()
     yield page
     page.close()
