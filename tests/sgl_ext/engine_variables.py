@@ -1,0 +1,23 @@
+"""The environment of a CPU engine in a test, on as many of this machine's cores as it has ranks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+
+
+def cpu_engine_variables(num_ranks: int, reports: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "SGLANG_CPU_OMP_THREADS_BIND": "|".join(
+            str(rank % (os.cpu_count() or 1)) for rank in range(num_ranks)
+        ),
+        "SPARKCTL_REPORT_DIR": str(reports),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
+    }

@@ -1,0 +1,132 @@
+"""DSpark (block 5) in SGLang's own scheduler on the CPU: drafted greedy output is the serial one.
+
+The draft often agrees with the target (agreeing_draft.py), so steps accept none, some and all of a block. One
+serial engine and drafting ones of 1 and 2 ranks serve the same traffic, all at once. 3 ranks with a draft
+that hardly agrees are in test_cpu_v41.py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sgl_ext.agreeing_draft import build_agreeing
+from tests.sgl_ext.engine_variables import cpu_engine_variables
+
+pytestmark = [
+    pytest.mark.sglang,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="needs the sglang wheel"),
+]
+
+BLOCK = 5
+CHUNK = 256
+CLOSE = 0.25  # as in test_cpu_v41.py: another pick among equal index scores; a wrong row gives whole units
+ENGINES = {"serial": 1, "drafted": 1, "drafted, 2 ranks": 2}  # name -> ranks
+DSPARK = {"speculative_algorithm": "DSPARK", "speculative_dspark_block_size": BLOCK}
+Answers = dict[str, dict[str, Any]]
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(3, 900) for _ in range(length)]
+
+
+# Lengths around the sliding window (128), the page (256) and the index's top 512; more than run at once.
+TOGETHER = [(5, 40), (700, 20), (33, 30), (260, 25), (90, 12), (1, 17), (127, 9), (515, 14)]
+STAGES = [
+    [{"name": "plain", "ids": prompt(40, 5), "new": 32}],
+    [{"name": "chunked", "ids": prompt(1300, 6), "new": 24}],
+    [
+        *(
+            {"name": f"together {idx}", "ids": prompt(length, 10 + idx), "new": new}
+            for idx, (length, new) in enumerate(TOGETHER)
+        ),
+        {"name": "aborted", "ids": prompt(60, 99), "new": 60, "abort_after": 4},
+    ],
+    [
+        {"name": "hit", "ids": prompt(1300, 6), "new": 24},
+        {"name": "next turn", "after": "together 1", "ids": prompt(9, 77), "new": 20},
+        {"name": "next long turn", "after": "chunked", "ids": prompt(3, 78), "new": 20},
+        {"name": "after the abort", "after": "aborted", "ids": prompt(5, 79), "new": 9},
+    ],
+]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answers]:
+    """What each engine answered; they share the cores, since most of a start is waiting for imports."""
+    model = tmp_path_factory.mktemp("v41") / "model"
+    build_agreeing(model, seed=1)
+    folders = {name: tmp_path_factory.mktemp("run") for name in ENGINES}
+    running = {}
+    for place, (name, tp) in enumerate(ENGINES.items()):
+        engine = {
+            "model_path": str(model),
+            "tp_size": tp,
+            "port": 45000 + 300 * place,
+            "chunked_prefill_size": CHUNK,
+            **({} if name == "serial" else DSPARK),
+        }
+        folder = folders[name]
+        (folder / "job.json").write_text(json.dumps({"engine": engine, "stages": STAGES}))
+        (folder / "reports").mkdir()
+        running[name] = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("run_traffic.py")), "job.json", "out.json"],
+            cwd=folder,
+            env=cpu_engine_variables(tp, folder / "reports"),
+            stdout=(folder / "log").open("w"),
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        for process in running.values():
+            process.wait(300)
+    finally:
+        for process in running.values():
+            process.kill()
+    found = {}
+    for name, folder in folders.items():
+        assert (folder / "out.json").is_file(), (folder / "log").read_text()[-4000:]
+        found[name] = json.loads((folder / "out.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("drafted", ["drafted", "drafted, 2 ranks"])
+def test_drafted_output_is_the_serial_output(answers: dict[str, Answers], drafted: str) -> None:
+    for name, serial in answers["serial"].items():
+        other = answers[drafted][name]
+        if name in ("aborted", "after the abort"):  # ends where the abort found it, which differs
+            continue
+        assert other["tokens"] == serial["tokens"], name
+        pairs = zip(other["logprobs"], serial["logprobs"], strict=True)
+        assert max(abs(one - two) for one, two in pairs) < CLOSE, name
+    for name in ("hit", "next long turn"):
+        assert answers[drafted][name]["cached"] == answers["serial"][name]["cached"] == 1280
+    assert answers[drafted]["next turn"]["cached"] == 512
+
+
+@pytest.mark.parametrize("drafted", ["drafted", "drafted, 2 ranks"])
+def test_an_abort_in_the_middle_of_a_draft(answers: dict[str, Answers], drafted: str) -> None:
+    serial, other = answers["serial"]["aborted"], answers[drafted]["aborted"]
+    assert serial["finish"] == other["finish"] == "abort"
+    shorter = min(len(serial["tokens"]), len(other["tokens"]))
+    assert 4 <= shorter < 60
+    assert other["tokens"][:shorter] == serial["tokens"][:shorter]
+    assert len(answers[drafted]["after the abort"]["tokens"]) == 9
+
+
+@pytest.mark.parametrize("drafted", ["drafted", "drafted, 2 ranks"])
+def test_steps_accept_some_and_refuse_some(answers: dict[str, Answers], drafted: str) -> None:
+    done = [answer for answer in answers[drafted].values() if answer["finish"] == "length"]
+    tokens = sum(len(answer["tokens"]) for answer in done)
+    steps = sum(answer["verify_steps"] for answer in done)
+    assert 1.5 < tokens / steps < BLOCK + 1
+    assert all(answer["verify_steps"] == 0 for answer in answers["serial"].values())
