@@ -14,6 +14,8 @@ from launcher.results.summary import CellSummary, Summary
 
 _SIZE_INCHES = (6.4, 4.0)
 MAX_SERIES = 12
+# Prompts of one kind differ by some tokens; that is no dependence on context.
+_CONTEXT_RANGE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +85,9 @@ def _ttft(suite: str, cells: Sequence[CellSummary], references: Sequence[Referen
         for cell in cells
         if cell.concurrency == lowest and cell.prompt_tokens is not None and cell.ttft_round_s is not None
     ]
-    if len({tokens for tokens, _ in found}) < 2:
-        return None
     found.sort(key=lambda item: item[0])
+    if not found or found[-1][0] < _CONTEXT_RANGE * found[0][0]:
+        return None
     figure, axes = _axes(f"{suite}: time to first token, C{lowest}", "prompt tokens", "seconds")
     axes.errorbar(
         [tokens for tokens, _ in found],

@@ -21,7 +21,17 @@ from launcher.results.finish_run import Render, finish_run
 from launcher.results.manifest import MANIFEST_NAME, Manifest, RunFacts, ScrubbedValue, resolve
 from launcher.results.private_values import Scrubber
 from launcher.results.records import RequestRecord, text_sha256
-from launcher.results.run_directory import ENGINE, NODES, REQUESTS, find_files
+from launcher.results.report import MARKDOWN, PAGE
+from launcher.results.run_directory import (
+    ENGINE,
+    NODES,
+    PLOTS,
+    REFERENCE,
+    REQUESTS,
+    SUMMARY,
+    find_files,
+    read_small,
+)
 from launcher.results.verify_run import VerifiedRun, verify_run
 
 Format = Literal["tar.gz", "zip"]
@@ -59,6 +69,9 @@ def scrubbed_copy(run: VerifiedRun, scrubber: Scrubber, *, render: Render | None
         ):
             text = "".join(item.model_dump_json() + "\n" for item in items)
             (directory / name).write_text(text, encoding="utf-8")
+        for name in _other_files(run):
+            text = read_small(run.directory, name).decode(errors="replace")
+            (directory / name).write_text(scrubber.scrub(text), encoding="utf-8")
         facts = _scrub_facts(run.manifest, scrubber)
         manifest = finish_run(
             directory,
@@ -76,6 +89,16 @@ def scrubbed_copy(run: VerifiedRun, scrubber: Scrubber, *, render: Render | None
         yield Publication(
             directory=directory, manifest=manifest, scrubbed=scrubber.found, examples=scrubber.examples
         )
+
+
+def _other_files(run: VerifiedRun) -> list[str]:
+    """What the benchmark wrote beside the raw records, such as another tool's own format."""
+    made_anew = {REQUESTS, ENGINE, NODES, SUMMARY, REFERENCE, MARKDOWN, PAGE}
+    return [
+        entry.path
+        for entry in run.manifest.files
+        if entry.path not in made_anew and not entry.path.startswith(f"{PLOTS}/")
+    ]
 
 
 def _scrub_request(record: RequestRecord, scrubber: Scrubber) -> RequestRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import tarfile
 import zipfile
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UsageError
+from launcher.results.finish_run import finish_run
 from launcher.results.private_values import Scrubber
 from launcher.results.publish_run import Format, scrubbed_copy, write_archive
+from launcher.results.run_directory import read_manifest
 from launcher.results.verify_run import verify_run
 from tests.launcher.results.make_run import make_request, make_requests, make_run
 
@@ -75,6 +78,8 @@ def private_run(tmp_path: Path) -> Path:
 def test_the_archive_is_right_private_and_the_same_each_time(
     private_run: Path, tmp_path: Path, kind: Format
 ) -> None:
+    (private_run / "sparkdash.json").write_text('{"host": "tower7", "note": "at /home/anna/x"}\n')
+    finish_run(private_run, read_manifest(private_run)[0], references=())
     run = verify_run(private_run)
     digests = []
     for number in range(2):
@@ -96,6 +101,8 @@ def test_the_archive_is_right_private_and_the_same_each_time(
         assert hashlib.sha256(content).hexdigest() == digest
         for word in (b"anna", b"tower7", b"10.1.2.3"):
             assert word not in content, name
+    kept = json.loads((unpacked / "bench-1" / "sparkdash.json").read_text())
+    assert kept == {"host": "name-0", "note": "at ~/x"}
     found = verify_run(unpacked / "bench-1")
     assert found.summary == run.summary
     assert found.manifest.published_from == run.manifest.seal
