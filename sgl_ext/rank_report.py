@@ -51,16 +51,18 @@ def write_refusal(settings: Settings | None, *, where: str, error: Exception) ->
     """Writes refusal-WHERE.json, so that the launcher can name the cause without reading logs."""
     if settings is None or settings.report_dir is None:
         return
-    known = isinstance(error, SglExtError)
+    from engram.errors import EngramError  # not at import: this module is loaded in every SGLang process
+
+    known = error if isinstance(error, (SglExtError, EngramError)) else None
     refusal = {
         "schema_version": SCHEMA_VERSION,
         "where": where,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "kind": type(error).__name__,
-        "message": error.message if known else repr(error),  # type: ignore[attr-defined]
-        "hint": error.hint if known else "",  # type: ignore[attr-defined]
-        "exit_code": error.exit_code if known else SglExtError.exit_code,  # type: ignore[attr-defined]
+        "message": known.message if known else repr(error),
+        "hint": known.hint if known else "",
+        "exit_code": known.exit_code if known else SglExtError.exit_code,
     }
     _write(settings.report_dir / f"refusal-{where}.json", refusal)
 

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+from engram.errors import TableMismatchError
 from sgl_ext.errors import DriftError
 from sgl_ext.hook_sets import HookSet
 from sgl_ext.rank_report import describe_environment, report_path, write_rank_report, write_refusal
@@ -66,5 +67,10 @@ def test_refusal_carries_message_hint_and_exit_code(tmp_path: Path) -> None:
     assert refusal["kind"] == "DriftError"
     assert refusal["message"] == "The source must be A, got B."
     assert (refusal["hint"], refusal["exit_code"]) == ("fix", 8)
+    write_refusal(
+        settings(tmp_path), where="rank-03", error=TableMismatchError("rank must be 0.", hint="pack")
+    )
+    refusal = json.loads((tmp_path / "refusal-rank-03.json").read_text())
+    assert (refusal["message"], refusal["hint"], refusal["exit_code"]) == ("rank must be 0.", "pack", 7)
     write_refusal(settings(tmp_path), where="rank-02", error=RuntimeError("boom"))
     assert json.loads((tmp_path / "refusal-rank-02.json").read_text())["exit_code"] == 70
