@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from launcher.call_node import Answer
 from launcher.dashboard.engine_metrics import read_sample
 from launcher.dashboard.history import History
 from launcher.dashboard.recent_errors import ErrorLine, ErrorReader
@@ -63,7 +64,7 @@ def answer(node: NodePlan, status: str = "running", **changes: Any) -> dict[str,
 
 
 def node_now(node: NodePlan, run: dict[str, Any] | None = None, **changes: Any) -> NodeNow:
-    heard = Result(value=run or answer(node))
+    heard: Result[Answer | None] = Result(value=run or answer(node))
     return replace(NodeNow(plan=node, heard=heard, heard_s=NOW_S - 1.0), **changes)
 
 

@@ -181,7 +181,11 @@ def test_the_keyboard_reaches_all_that_can_be_used(page: Page) -> None:
 
 def test_a_server_that_goes_away_is_said_so(page: Page) -> None:
     page.show(moment(serving()))
-    page.server.read_state = lambda: {}[0]  # type: ignore[misc]
+
+    def fail() -> dict[str, Any]:
+        raise OSError("as if the launcher's machine were in trouble")
+
+    page.server.read_state = fail
     page.wait(lambda: "no answer from sparkctl dashboard since" in page.text("#live"))
     assert page.run("return document.body.className") == "is-stale"
     page.server.read_state = lambda: page_state(page.moment)
