@@ -52,7 +52,8 @@ def fetch(
 
     What was cut off goes on where it ended.
     """
-    from launcher.cli.weights_progress import NodesProgress, gib
+    from launcher.cli.byte_bars import gib
+    from launcher.cli.weights_progress import NodesProgress
     from launcher.connect import SshOptions, connect_all
     from launcher.errors import UsageError
     from launcher.weights import fetch as job
@@ -122,7 +123,8 @@ def push(
 
     Room is checked on every node first. What was cut off goes on where it ended.
     """
-    from launcher.cli.weights_progress import NodesProgress, gib
+    from launcher.cli.byte_bars import gib
+    from launcher.cli.weights_progress import NodesProgress
     from launcher.connect import SshOptions, connect_all
     from launcher.weights.push import Push
     from launcher.weights.push import push as run_push
@@ -214,7 +216,8 @@ def drop_cache(
     json: JsonOption = False,
 ) -> None:
     """Give back the page cache that the checkpoint's files hold; needs no root."""
-    from launcher.cli.weights_progress import NodesProgress, gib
+    from launcher.cli.byte_bars import gib
+    from launcher.cli.weights_progress import NodesProgress
     from launcher.connect import SshOptions, connect_all
     from launcher.weights.push import values_of
     from launcher.weights.verify import drop_cache as run_drop_cache
@@ -253,7 +256,7 @@ def _states(weights: Weights, *, quick: bool, accept: bool) -> list[NodeWeights]
 
 
 def _show_states(found: list[NodeWeights], *, as_json: bool) -> None:
-    from launcher.cli.weights_progress import gib
+    from launcher.cli.byte_bars import gib
 
     if as_json:
         import json

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from types import TracebackType
 from typing import Self
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import Progress, TaskID
 
+from launcher.cli.byte_bars import byte_bars, pace
 from launcher.weights.follow import Progress as NodeProgress
 
 _LINE_EVERY_S = 5.0
@@ -34,18 +24,7 @@ class NodesProgress:
         self._tasks: dict[tuple[str, str], TaskID] = {}
         self._first: dict[tuple[str, str], tuple[float, int]] = {}
         self._last_line_s: dict[str, float] = {}
-        console = Console(file=sys.stderr)
-        self._bars: Progress | None = None
-        if console.is_terminal:
-            self._bars = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TaskProgressColumn(),
-                DownloadColumn(binary_units=True),
-                TransferSpeedColumn(),
-                TimeRemainingColumn(),
-                console=console,
-            )
+        self._bars = byte_bars()
 
     def __call__(self, seen: NodeProgress) -> None:
         if not seen.total_bytes:
@@ -83,13 +62,4 @@ class NodesProgress:
 
 
 def line(seen: NodeProgress, *, rate: float) -> str:
-    percent = 100 * seen.done_bytes // seen.total_bytes
-    text = f"{seen.node}: {seen.phase} {percent} %, {gib(seen.done_bytes)} of {gib(seen.total_bytes)}"
-    if rate > 0:
-        left_s = (seen.total_bytes - seen.done_bytes) / rate
-        text += f", {rate / 1e6:.0f} MB/s, {left_s:.0f} s left"
-    return text
-
-
-def gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.2f} GiB"
+    return f"{seen.node}: {seen.phase} {pace(seen.done_bytes, seen.total_bytes, rate)}"

@@ -27,6 +27,7 @@ from launcher.node.end_processes import (
     shared_memory_names,
 )
 from launcher.node.engine_output import EngineOutput
+from launcher.node.engine_process import start_engine
 from launcher.node.exit_watch import ExitWatch, describe_wait_status
 from launcher.node.peers import Peers
 from launcher.node.processes import (
@@ -54,7 +55,6 @@ CHILD_TITLES = ("sglang::", "--multiprocessing-fork")
 # A child that dies with the engine's main process is often seen before it: that one's many threads end first.
 PARENT_SIGN_S = 0.1
 PARENT_END_S = 2.0
-PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -116,7 +116,9 @@ class Supervisor:
         )
         try:
             self.peers = self._start_peers()
-            self.engine = self._start_engine(libc)
+            secrets = [*map(str, self.secrets.values()), self._token()]
+            environment = dict(self.node["environment"], TMPDIR=make_temp_link(self.run_dir))
+            self.engine, self.output = start_engine(libc, self.argv, environment, self.run_dir, secrets)
         except OSError as error:
             self.end({"kind": "start", "what": f"the engine could not be started: {error}"})
             sys.exit(1)
@@ -132,23 +134,6 @@ class Supervisor:
 
     def _token(self) -> str:
         return str(self.node["token"])
-
-    def _start_engine(self, libc: ctypes.CDLL) -> subprocess.Popen[bytes]:
-        argv = self.argv
-        environment = dict(self.node["environment"], TMPDIR=make_temp_link(self.run_dir))
-        read_end, write_end = os.pipe()
-        try:
-            engine = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=write_end, stderr=write_end, env=environment,
-                cwd=str(self.run_dir),
-                # The engine must not outlive its supervisor, even one that was SIGKILLed.
-                preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
-            )  # fmt: skip
-        finally:
-            os.close(write_end)
-        secrets = [str(value) for value in self.secrets.values()] + [self._token()]
-        self.output = EngineOutput(read_end, self.run_dir / "engine.log", secrets)
-        return engine
 
     def _on_stop_signal(self, number: int, frame: object) -> None:
         self.asked_to_stop = True
