@@ -1,9 +1,12 @@
-"""Compare the load generator with a bare client, sglang.benchmark.serving and llama-benchy, on one running server:
+"""Compare the load generator with a bare client, sglang.benchmark.serving and llama-benchy, on one
+running server:
 
     python -m benchmarks.load_generator --url http://127.0.0.1:30000 --model NAME --tokenizer DIR --output DIR
 
-All alternate in every round. Overhead at C16: tokens a second and CPU seconds a token, of `sparkctl bench`'s sender
-against a client that only reads bytes from a socket. Agreement at C1: decode tokens a second of one stream as each
+All alternate in every round. Overhead at C16: tokens a second and CPU seconds a token, of `sparkctl
+bench`'s sender
+against a client that only reads bytes from a socket. Agreement at C1: decode tokens a second of one
+stream as each
 tool reports it. Writes raw.json with every round and summary.json with the medians beside the bars.
 """
 
@@ -100,7 +103,7 @@ async def _send_bare(endpoint: Endpoint, body: dict[str, Any]) -> int:
         f"Content-Length: {len(content)}\r\n\r\n"
     )
     transport, reader = await asyncio.get_running_loop().create_connection(
-        _Bare, target.hostname, target.port
+        _Bare, target.hostname or "", target.port or 80
     )
     transport.write(head.encode() + content)
     await reader.done
@@ -149,9 +152,11 @@ def run_benchy(endpoint: Endpoint, tokenizer: str, num_tokens: int) -> dict[str,
         (cache / f"{name}.txt").write_text(read_corpus().text(200_000, "book"))
         result = Path(folder) / "benchy.json"
         argv = [
-            sys.executable, "-m", "llama_benchy", "--base-url", f"{endpoint.url}/v1", "--model", endpoint.model,
-            "--tokenizer", tokenizer, "--pp", str(PROMPT_TOKENS), "--tg", str(num_tokens), "--exact-tg",
-            "--runs", "3", "--concurrency", "1", "--skip-coherence", "--book-url", BOOK_URL, "--format", "json",
+            sys.executable, "-m", "llama_benchy", "--base-url", f"{endpoint.url}/v1",
+            "--model", endpoint.model, "--tokenizer", tokenizer, "--pp", str(PROMPT_TOKENS),
+            "--tg", str(num_tokens), "--exact-tg",
+            "--runs", "3", "--concurrency", "1", "--skip-coherence", "--book-url", BOOK_URL,
+            "--format", "json",
             "--save-result", str(result),
         ]  # fmt: skip
         _run(argv, HOME=folder)
@@ -184,8 +189,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             (
                 "sparkctl",
                 lambda n=number: [
-                    run_sparkctl(endpoint, make_wave(n * 100 + 50 + i, 1, arguments.tokens))
-                    for i in range(3)
+                    run_sparkctl(endpoint, make_wave(n * 100 + 50 + i, 1, arguments.tokens)) for i in range(3)
                 ],
             )
         ]

@@ -1,6 +1,7 @@
 """Real text without end for long prompts: the source and documentation of this Python's standard library.
 
-It is on every machine that runs sparkctl, has a licence that allows it, reads like code and manuals, and no part of
+It is on every machine that runs sparkctl, has a licence that allows it, reads like code and manuals,
+and no part of
 it repeats within one prompt. Its hash goes into the manifest; another Python version gives other prompts.
 """
 
@@ -38,10 +39,11 @@ class Corpus:
         return sum(map(len, self.pieces))
 
     def text(self, num_chars: int, seed: str) -> str:
-        """Exactly `num_chars`: passages in an order of their own for each seed, the first line too, so that no
+        """Exactly `num_chars`: passages in an order of their own for each seed, the first line too, so
+        that no
         two prompts share a prefix. A text longer than the corpus goes round again in another order.
         """
-        order = random.Random(seed)  # noqa: S311 - an order that anybody can repeat, no secret
+        order = random.Random(seed)
         parts = [f"Collected notes, volume {hashlib.sha256(seed.encode()).hexdigest()[:16]}.\n\n"]
         length = len(parts[0])
         while length < num_chars:

@@ -1,4 +1,6 @@
-"""Where to send requests: a cluster that sparkctl started, or any OpenAI endpoint. The key never leaves here."""
+"""Where to send requests: a cluster that sparkctl started, or any OpenAI endpoint. The key never leaves
+here.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ ENGINE_ARGS = (
     "speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens", "page_size",
     "disable_radix_cache", "disable_cuda_graph", "cuda_graph_max_bs_decode", "schedule_policy",
     "schedule_conservativeness", "stream_interval", "prefill_decode_interval", "enable_cache_report",
-    "enable_metrics", "tool_call_parser", "reasoning_parser", "random_seed", "device", "disable_overlap_schedule",
+    "enable_metrics", "tool_call_parser", "reasoning_parser", "random_seed", "device",
+    "disable_overlap_schedule",
 )  # fmt: skip
 
 
@@ -49,7 +52,8 @@ class Endpoint:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise BenchUnanswered(
                 f"{self.url} must answer {method} {path}, got {type(error).__name__}: {error}",
-                hint="sparkctl status; a remote API bound to loopback needs the tunnel that `sparkctl up` prints",
+                hint="sparkctl status; a remote API bound to loopback needs the tunnel that"
+                " `sparkctl up` prints",
             ) from error
 
 

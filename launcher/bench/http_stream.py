@@ -1,7 +1,8 @@
 """One POST over a connection of its own, each piece of the answer with its arrival: HTTP/1.1 on asyncio.
 
-httpx costs three times the CPU per streamed token (results/bench-load-generator-*), which a server on the same
-cores would feel. So the streams are read here, and decoded only after the last byte; everything else uses httpx.
+httpx costs more CPU per streamed token, which a server on the same
+cores would feel. So the streams are read here, and decoded only after the last byte; everything else
+uses httpx.
 """
 
 from __future__ import annotations
@@ -129,7 +130,8 @@ class _Reader(asyncio.Protocol):
 
 
 async def post_stream(url: str, body: bytes, headers: dict[str, str], limits: StreamLimits) -> StreamReply:
-    """Never raises for the network or the server: `error` says what happened. Cancelling closes the connection,
+    """Never raises for the network or the server: `error` says what happened. Cancelling closes the
+    connection,
     which ends the request on the server too.
     """
     started_s = time.monotonic()
@@ -185,5 +187,6 @@ async def _wait(reader: _Reader, started_s: float, limits: StreamLimits) -> str 
         left_s = idle_until_s - time.monotonic()
         if left_s <= 0:
             return f"timeout: {name}"
-        await asyncio.wait((reader.done,), timeout=left_s)
+        # The first piece brings the nearer deadline of a stall: look again that often.
+        await asyncio.wait((reader.done,), timeout=min(left_s, limits.stall_s))
     return reader.problem

@@ -1,4 +1,6 @@
-"""Is an answer text at all? A broken kernel or a wrong draft shows as silence, symbols or a loop, at full speed."""
+"""Is an answer text at all? A broken kernel or a wrong draft shows as silence, symbols or a loop, at
+full speed.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ def _garbled(text: str) -> str | None:
 
 
 def repeated_unit(text: str) -> tuple[str, int] | None:
-    """(unit, times) when the end of the text is one passage over and over. Counting up is no loop: its numbers
+    """(unit, times) when the end of the text is one passage over and over. Counting up is no loop: its
+    numbers
     differ.
     """
     tail = text[-4000:].rstrip()
@@ -80,7 +83,8 @@ def refuse_bad_output(wave: Wave, records: list[RequestRecord], allow: Collectio
             notes.append(f"{wave.suite} {record.case}: {kind} output was allowed")
             continue
         raise BenchInvalid(
-            f"{wave.name} must be answered with text, got {kind} output: {seen} (request {record.request_id})",
+            f"{wave.name} must be answered with text, got {kind} output: {seen} (request"
+            f" {record.request_id})",
             hint=f"look at it in requests.jsonl; a model that means nothing: --allow {kind}",
         )
     return notes

@@ -1,4 +1,6 @@
-"""Carry out a benchmark: wave after wave, records on disk at once, checks after each, the manifest at the end."""
+"""Carry out a benchmark: wave after wave, records on disk at once, checks after each, the manifest at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,7 @@ class Bench:
             self.note("the prefix cache could not be flushed before cold prompts: only their text is unique")
         limits = StreamLimits(
             first_byte_s=settings.first_token_timeout_s,
-            stall_s=max(settings.stall_timeout_s, settings.first_token_timeout_s),
+            stall_s=settings.stall_timeout_s,
             total_s=settings.request_timeout_s,
         )
         sender = Sender(
@@ -204,7 +206,8 @@ class Bench:
         if name and earlier and metrics[name] >= max(item.metrics.get(name, 0.0) for item in earlier):
             raise BenchInvalid(
                 "the server must have been restarted since the cold and warm rounds, its counters went on",
-                hint=f"sparkctl down; sparkctl up; sparkctl bench --resume {self.folder.path} --after-restart",
+                hint=f"sparkctl down; sparkctl up; sparkctl bench --resume {self.folder.path}"
+                f" --after-restart",
             )
 
     def _finish(self, facts: ServerFacts, nodes: Sequence[NodeDescription]) -> Manifest:
@@ -224,7 +227,8 @@ class Bench:
         missing = missing_libraries()
         if missing:
             self.tell(
-                f"note: no report and plots: {', '.join(missing)} not installed (pip install sparkctl[report])"
+                f"note: no report and plots: {', '.join(missing)} not installed (pip install"
+                f" sparkctl[report])"
             )
         return finish_run(self.folder.path, facts_of_run, render=None if missing else render_report)
 

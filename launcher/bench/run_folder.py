@@ -1,4 +1,5 @@
-"""The directory of a run while it grows. Each line is complete on disk before the next begins, so that kill -9
+"""The directory of a run while it grows. Each line is complete on disk before the next begins, so that
+kill -9
 leaves what was measured; a line cut off by it is removed when the run is resumed.
 """
 
@@ -92,7 +93,9 @@ class RunFolder:
                     os.fsync(file.fileno())
 
     def drop_wave(self, key: tuple[str, str, int, int], request_prefix: str) -> None:
-        """Remove the records of a wave that an interrupted run left half done: it is sent again as a whole."""
+        """Remove the records of a wave that an interrupted run left half done: it is sent again as a
+        whole.
+        """
         for name in (REQUESTS, DETAILS):
             self._keep_only(name, lambda item: not item["request_id"].startswith(request_prefix))
         suite, case, concurrency, round_idx = key

@@ -21,7 +21,9 @@ NUM_ASKS = 64
 
 
 def plan_lil(inputs: SuiteInputs) -> SuitePlan:
-    """decode: sustained over a window, for each context; prefill: prompt tokens / TTFT, one after the other."""
+    """decode: sustained over a window, for each context; prefill: prompt tokens / TTFT, one after the
+    other.
+    """
     settings = inputs.settings
     waves: list[Wave] = []
     notes: list[str] = []
@@ -86,7 +88,8 @@ def lil_report(
             rate = tokens / window_s
             results.append({
                 "context": int(case.split()[1]), "concurrency": streams, "repeat": round_idx,
-                "aggregate_tps": rate, "per_request_tps": rate / streams, "tokens": tokens, "duration": window_s,
+                "aggregate_tps": rate, "per_request_tps": rate / streams, "tokens": tokens, "duration":
+                window_s,
                 "errors": sum(record.error is not None for record in wave),
             })  # fmt: skip
     prefill = [
@@ -100,7 +103,7 @@ def lil_report(
     ]  # fmt: skip
     cells: dict[tuple[int, int], list[float]] = defaultdict(list)
     for item in results:
-        cells[(item["context"], item["concurrency"])].append(item["aggregate_tps"])
+        cells[(int(item["context"]), int(item["concurrency"]))].append(item["aggregate_tps"])
     table = [
         {
             "context": context,

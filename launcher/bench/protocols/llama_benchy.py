@@ -1,4 +1,5 @@
-"""llama-benchy, the tool itself (PyPI, MIT), run against the endpoint; its files come into the run's directory.
+"""llama-benchy, the tool itself (PyPI, MIT), run against the endpoint; its files come into the run's
+directory.
 
 It keeps no raw record of a request, so requests.jsonl stays empty: its figures stand in its own files only.
 """
@@ -22,7 +23,8 @@ from launcher.results.finish_run import finish_run
 from launcher.results.manifest import Manifest
 
 JSON, PROGRESS = "llama-benchy.json", "llama-benchy.jsonl"
-# The tool takes its key on the command line, where every user of the machine reads it. This puts it there from the
+# The tool takes its key on the command line, where every user of the machine reads it. This puts it
+# there from the
 # environment, inside the process.
 _RUN = (
     "import os, sys; key = os.environ.pop('SPARKCTL_BENCH_API_KEY', '');"

@@ -1,6 +1,7 @@
 """The sparkDash decode and prefill protocol: forced length, all streams at once, EOS ignored.
 
-Its code prompts are not reproduced here; `structured` and `prose` are the published texts. Figures of different
+Its code prompts are not reproduced here; `structured` and `prose` are the published texts. Figures of
+different
 prompt types, or of another length, do not compare.
 """
 
@@ -23,18 +24,80 @@ REVISION = "decode as of 2026-07, own text"
 PROMPTS = {
     "structured": "Count from 1 to 200. Output only the numbers, separated by spaces. No other text.",
     "prose": (
-        "Write a detailed step-by-step explanation of how a hash map works, including collision handling, resizing,"
+        "Write a detailed step-by-step explanation of how a hash map works, including collision"
+        " handling, resizing,"
         " and time complexity. Be thorough."
     ),
 }
 WARM_UP_TOKENS = 32
 NO_THINKING = {"enable_thinking": False, "thinking": False, "thinking_mode": "disabled"}
-_FILLER = (
-    "time way day man thing life hand part eye place work week case point home water room book word side kind head"
-    " house power hour game line end law car city name team minute idea body back face door health art war party"
-    " result reason moment air teacher force foot boy age policy music market sense plan road rate map tree light"
-    " field study cost"
-).split()
+_FILLER = [
+    "time",
+    "way",
+    "day",
+    "man",
+    "thing",
+    "life",
+    "hand",
+    "part",
+    "eye",
+    "place",
+    "work",
+    "week",
+    "case",
+    "point",
+    "home",
+    "water",
+    "room",
+    "book",
+    "word",
+    "side",
+    "kind",
+    "head",
+    "house",
+    "power",
+    "hour",
+    "game",
+    "line",
+    "end",
+    "law",
+    "car",
+    "city",
+    "name",
+    "team",
+    "minute",
+    "idea",
+    "body",
+    "back",
+    "face",
+    "door",
+    "health",
+    "art",
+    "war",
+    "party",
+    "result",
+    "reason",
+    "moment",
+    "air",
+    "teacher",
+    "force",
+    "foot",
+    "boy",
+    "age",
+    "policy",
+    "music",
+    "market",
+    "sense",
+    "plan",
+    "road",
+    "rate",
+    "map",
+    "tree",
+    "light",
+    "field",
+    "study",
+    "cost",
+]
 
 
 def plan_sparkdash(inputs: SuiteInputs) -> SuitePlan:
@@ -74,7 +137,7 @@ def _decode(kind: str, streams: int, round_idx: int, texts: Sequence[str], num_t
 
 
 def _prefill(num_tokens: int, round_idx: int, seed: int) -> Wave:
-    draw = random.Random(f"{seed}/{num_tokens}/{round_idx}")  # noqa: S311 - repeatable on purpose
+    draw = random.Random(f"{seed}/{num_tokens}/{round_idx}")
     salt = uuid.UUID(int=draw.getrandbits(128), version=4)
     filler = " ".join(draw.choice(_FILLER) for _ in range(max(1, num_tokens - 60)))
     text = f"{salt}\nRead the following text.\n{filler}\nReply OK"
@@ -126,7 +189,8 @@ def _level(
         "totalPrefillTokens": prompt, "totalDecodeTokens": decoded,
         "totalCompletionTokens": sum(record.completion_tokens or 0 for record in good),
         "durationMs": 1000 * (max(r.end_s for r in wave) - min(r.start_s for r in wave)),
-        "error": next((record.error for record in wave if record.error), None), "streams": told, "model": model,
+        "error": next((record.error for record in wave if record.error), None), "streams": told,
+        "model": model,
     }  # fmt: skip
 
 
@@ -149,7 +213,9 @@ def _stream(idx: int, record: RequestRecord, answer: Mapping[str, Any]) -> dict[
 
 
 def _prefill_sample(record: RequestRecord, model: str) -> dict[str, Any]:
-    """Without the tool's measured overhead, which it takes from 16-token prompts: overheadMs is 0 and said."""
+    """Without the tool's measured overhead, which it takes from 16-token prompts: overheadMs is 0 and
+    said.
+    """
     ttft_s = (record.first_token_s or record.end_s) - record.start_s
     computed = (record.prompt_tokens or 0) - (record.cached_tokens or 0)
     return {

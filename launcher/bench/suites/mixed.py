@@ -37,8 +37,10 @@ def _long(inputs: SuiteInputs, num_tokens: int, case: str, round_idx: int, delay
     return Ask(name="long", body=body, delay_s=delay_s, case=case, may_be_short=True)
 
 
-def _chat(inputs: SuiteInputs, number: int, seed: str, **extra: int) -> dict[str, object]:
-    return decode_body("prose", number, f"{inputs.settings.seed}/{seed}", **inputs.parameters(**extra))
+def _chat(inputs: SuiteInputs, number: int, seed: str, max_tokens: int | None = None) -> dict[str, object]:
+    return decode_body(
+        "prose", number, f"{inputs.settings.seed}/{seed}", **inputs.parameters(max_tokens=max_tokens)
+    )
 
 
 def _short_behind(inputs: SuiteInputs, num_tokens: int, label: str, round_idx: int) -> Wave:

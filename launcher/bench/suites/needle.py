@@ -22,7 +22,7 @@ def plan_needle(inputs: SuiteInputs) -> SuitePlan:
         for depth in DEPTHS:
             for round_idx in inputs.rounds:
                 seed = f"{settings.seed}/needle/{num_tokens}/{depth}/{round_idx}"
-                code = str(random.Random(seed).randrange(10_000_000, 99_999_999))  # noqa: S311 - repeatable
+                code = str(random.Random(seed).randrange(10_000_000, 99_999_999))
                 text = inputs.scale().text(num_tokens, seed)
                 at = text.rfind("\n", 0, int(len(text) * depth)) + 1
                 hidden = f"{text[:at]}The access code of the archive is {code}.\n{text[at:]}"

@@ -19,7 +19,7 @@ class SuiteInputs:
     context_tokens: int | None
     scale: Callable[[], TextScale]
 
-    def parameters(self, *, max_tokens: int | None = None, seed: str = "") -> dict[str, Any]:
+    def parameters(self, *, max_tokens: int | None = None) -> dict[str, Any]:
         """Of a request of the native protocol."""
         settings = self.settings
         found: dict[str, Any] = {

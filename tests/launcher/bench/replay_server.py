@@ -45,7 +45,9 @@ STREAMS: dict[str, tuple[bytes, ...]] = {
         chunk(tool_calls=[{"index": 0, "function": {"name": "search", "arguments": '{"query": '}}]),
         chunk(tool_calls=[{"index": 0, "function": {"arguments": '"boats"}'}}]), FINISH, usage(7, 12), DONE,
     ),
-    "split": (b'data: {"choices":[{"index":0,"delta":{"con', b'tent":"whole"}}]}\r\n\r', b"\n", usage(7, 2), DONE),
+    "split": (
+        b'data: {"choices":[{"index":0,"delta":{"con', b'tent":"whole"}}]}\r\n\r', b"\n", usage(7, 2), DONE,
+    ),
     "no usage": (chunk(content="Eleven boats."), FINISH, DONE),
     "error": (chunk(content="Eleven"), b'data: {"error": {"message": "out of memory"}}\n\n'),
     "cut off": (chunk(content="Eleven"),),

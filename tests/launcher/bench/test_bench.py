@@ -41,7 +41,10 @@ def test_the_first_round_is_recorded_and_discarded(server: ReplayServer, tmp_pat
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     cells = told["summary"]["cells"]
-    assert [(cell["concurrency"], cell["requests"], cell["discarded"]) for cell in cells] == [(1, 1, 1), (2, 2, 2)]
+    assert [(cell["concurrency"], cell["requests"], cell["discarded"]) for cell in cells] == [
+        (1, 1, 1),
+        (2, 2, 2),
+    ]
     found = records(tmp_path / "run")
     assert len(found) == 6 and len({item["prompt_sha256"] for item in found}) == 6
     assert {item["completion_tokens"] for item in found} == {9}
@@ -62,7 +65,9 @@ def test_what_is_no_result_ends_with_status_8_and_keeps_its_records(
 
 def test_a_cold_prompt_that_was_cached_is_no_result(server: ReplayServer, tmp_path: Path) -> None:
     server.behaviour = "cached"
-    done = run(server, "-s", "prefill", "--prefill-tokens", "1000,1M", "--rounds", "1", "-o", str(tmp_path / "r"))
+    done = run(
+        server, "-s", "prefill", "--prefill-tokens", "1000,1M", "--rounds", "1", "-o", str(tmp_path / "r")
+    )
     assert "1048576 tokens left out" in done.stderr
 
 

@@ -22,9 +22,12 @@ def server() -> Iterator[ReplayServer]:
         yield running
 
 
-def send(server: ReplayServer, *behaviours: str, stall_s: float = 5.0, key: str | None = "sk-secret") -> list[RequestRecord]:  # fmt: skip
+def send(
+    server: ReplayServer, *behaviours: str, stall_s: float = 5.0, key: str | None = "sk-secret"
+) -> list[RequestRecord]:
     asks = tuple(
-        Ask(name=f"s{n}", body=user_message(f"[{name}] {n}", max_tokens=64)) for n, name in enumerate(behaviours)
+        Ask(name=f"s{n}", body=user_message(f"[{name}] {n}", max_tokens=64))
+        for n, name in enumerate(behaviours)
     )
     sender = Sender(
         endpoint=Endpoint(url=server.url, model=MODEL, key=key),
