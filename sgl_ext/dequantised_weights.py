@@ -39,3 +39,10 @@ def dequantise_stream(
             f"and {len(waiting) - 1} more.",
             hint="compare the folder with model.safetensors.index.json; copy the missing shard again",
         )
+
+
+def widen_bf16(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Some layers are bf16 by name; in an fp32 engine they must multiply with fp32 activations."""
+    for parameter in model.parameters():
+        if parameter.dtype == torch.bfloat16:
+            parameter.data = parameter.data.to(dtype)

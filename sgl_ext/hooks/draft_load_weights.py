@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sgl_ext.dequantised_weights import dequantise_stream
+from sgl_ext.dequantised_weights import dequantise_stream, widen_bf16
 from sgl_ext.hook import Hook, HookKind
 
 
@@ -19,11 +19,7 @@ def load_dequantised(
     **kwargs: Any,
 ) -> None:
     original(draft, dequantise_stream(weights), *args, **kwargs)
-    dtype = draft.stages[0].main_proj.weight.dtype
-    for parameter in draft.parameters():
-        # As for the target: layers that are bf16 by name must multiply with fp32 activations.
-        if parameter.dtype == torch.bfloat16:
-            parameter.data = parameter.data.to(dtype)
+    widen_bf16(draft, draft.stages[0].main_proj.weight.dtype)
 
 
 HOOK = Hook(

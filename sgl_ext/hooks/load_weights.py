@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sgl_ext.dequantised_weights import dequantise_stream
+from sgl_ext.dequantised_weights import dequantise_stream, widen_bf16
 from sgl_ext.hook import Hook, HookKind
 
 
@@ -19,11 +19,7 @@ def load_dequantised(
     **kwargs: Any,
 ) -> None:
     original(model, dequantise_stream(weights), *args, **kwargs)
-    dtype = model.lm_head.weight.dtype
-    for parameter in model.parameters():
-        # Some layers are bf16 by name; in an fp32 engine they must multiply with fp32 activations.
-        if parameter.dtype == torch.bfloat16:
-            parameter.data = parameter.data.to(dtype)
+    widen_bf16(model, model.lm_head.weight.dtype)
 
 
 HOOK = Hook(
