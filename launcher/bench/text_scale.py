@@ -15,8 +15,8 @@ from launcher.bench.wave import user_message
 _SAMPLES = 3
 _MOST_CHARS = 24_000
 _TIMEOUT_S = 300.0
-# A passage differs from the average by this much; lengths this near to the context are left out.
-MARGIN = 0.08
+# A short text is one or two passages, and a dense one has a third more tokens than the average.
+MARGIN, MARGIN_OF_ONE_TOKEN = 0.05, 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,8 @@ class TextScale:
 
 
 def fits(num_tokens: int, max_tokens: int, context_tokens: int | None) -> bool:
-    return context_tokens is None or num_tokens * (1 + MARGIN) + max_tokens + 16 <= context_tokens
+    margin = MARGIN + MARGIN_OF_ONE_TOKEN / max(1, num_tokens) ** 0.5
+    return context_tokens is None or num_tokens * (1 + margin) + max_tokens + 16 <= context_tokens
 
 
 def measure_text_scale(endpoint: Endpoint, context_tokens: int | None, seed: int) -> TextScale:

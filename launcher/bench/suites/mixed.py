@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.bench.prompts import decode_body
 from launcher.bench.suites.prefill import ANSWER_TOKENS, QUESTION
 from launcher.bench.suites.suite import SuiteInputs, SuitePlan
-from launcher.bench.text_scale import MARGIN, fits
+from launcher.bench.text_scale import fits
 from launcher.bench.wave import Ask, Wave, user_message
 
 NUM_CHATS = 4
@@ -21,7 +21,9 @@ def plan_mixed(inputs: SuiteInputs) -> SuitePlan:
         if not fits(published, ANSWER_TOKENS, inputs.context_tokens):
             assert inputs.context_tokens is not None
             share = published / max(inputs.settings.mixed_tokens)
-            num_tokens = int((inputs.context_tokens - ANSWER_TOKENS - 16) / (1 + MARGIN) * share)
+            num_tokens = int(inputs.context_tokens * share)
+            while num_tokens > 1 and not fits(num_tokens, ANSWER_TOKENS, inputs.context_tokens):
+                num_tokens = num_tokens * 31 // 32
             label = f"{published} scaled to {num_tokens}"
             notes.append(f"mixed: {published} tokens scaled to {num_tokens}: the server takes less")
         for round_idx in inputs.rounds:
