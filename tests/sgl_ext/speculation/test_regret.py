@@ -44,9 +44,9 @@ def test_a_gain_is_kept_up_to_the_most() -> None:
     st.sampled_from(list(RegretShare)),
     st.integers(1, 16),
     st.integers(0, 2),
-    st.lists(st.integers(0, 2**30), min_size=1, max_size=150),
+    st.lists(st.integers(0, 2**30), min_size=1, max_size=100),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_acceptance_overdraws_any_account(
     table_idx: int, shape: VerifyShape, share: RegretShare, batch: int, lag: int, draws: list[int]
 ) -> None:
