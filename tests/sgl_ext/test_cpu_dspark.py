@@ -79,13 +79,14 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answers]:
         folder = folders[name]
         (folder / "job.json").write_text(json.dumps({"engine": engine, "stages": STAGES}))
         (folder / "reports").mkdir()
-        running[name] = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("run_traffic.py")), "job.json", "out.json"],
-            cwd=folder,
-            env=cpu_engine_variables(tp, folder / "reports"),
-            stdout=(folder / "log").open("w"),
-            stderr=subprocess.STDOUT,
-        )
+        with (folder / "log").open("w") as log:
+            running[name] = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("run_traffic.py")), "job.json", "out.json"],
+                cwd=folder,
+                env=cpu_engine_variables(tp, folder / "reports"),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
     try:
         for process in running.values():
             process.wait(300)
