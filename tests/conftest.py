@@ -1,7 +1,7 @@
-"""What every test needs: Ctrl-C works in the commands that the tests start; two workers share the suite sensibly.
+"""What every test needs: Ctrl-C works in the commands that the tests start; two workers share the suite.
 
-A shell that starts the suite in the background makes it ignore SIGINT, and children inherit that. A handler of
-Python's own is reset to the default when a child is started.
+A shell that starts the suite in the background makes it ignore SIGINT, and children inherit that. A handler
+of Python's own is reset to the default when a child is started.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
-# These hold bars in seconds, or start the embedded recipes, whose ports are fixed: one after the other, in one worker.
+# These hold bars in seconds, or start the embedded recipes, whose ports are fixed: one after the other.
 ONE_AFTER_THE_OTHER = (HERE / "cluster", HERE / "hosts", HERE / "launcher/bench/test_on_engine.py")
 
 
