@@ -28,6 +28,13 @@ def script() -> _core.FaultScript:
     return _core.FaultScript()
 
 
+def expect_place(error: ReadError, folder: PackedFolder) -> None:
+    """The error of a read of the first row: its file, its page and an errno."""
+    assert error.path == str(folder.files[0])
+    assert error.offset_bytes == HEADER_BYTES
+    assert error.errno
+
+
 def test_an_io_error_names_file_offset_and_errno(folder: PackedFolder, script, backend: str) -> None:
     rows_per_page = folder.headers[1].rows_per_page
     bad_offset = HEADER_BYTES + 7 * PAGE_BYTES
@@ -68,15 +75,17 @@ def test_short_reads_are_continued(folder: PackedFolder, script, backend: str, g
 def test_reads_that_stay_short_fail(folder: PackedFolder, script, backend: str) -> None:
     with open_folder(folder, backend=backend, seam=script, self_test_blocks=0) as store:
         script.add(result=512, times=1000)
-        with pytest.raises(ReadError, match="got 512 bytes"):
+        with pytest.raises(ReadError, match="got 512 bytes") as caught:
             store.read_rows(1, folder.owned_ids(1)[:1])
+        expect_place(caught.value, folder)
 
 
 def test_the_end_of_the_file_is_an_error(folder: PackedFolder, script, backend: str) -> None:
     with open_folder(folder, backend=backend, seam=script, self_test_blocks=0) as store:
         script.add(result=0)
-        with pytest.raises(ReadError, match="got 0 bytes"):
+        with pytest.raises(ReadError, match="got 0 bytes") as caught:
             store.read_rows(1, folder.owned_ids(1)[:1])
+        expect_place(caught.value, folder)
 
 
 def test_a_file_truncated_under_a_running_reader(tmp_path: Path, backend: str) -> None:
@@ -99,6 +108,7 @@ def test_a_hanging_read_misses_its_deadline(folder: PackedFolder, script, backen
         started = time.monotonic()
         with pytest.raises(ReadTimeoutError) as caught:
             store.read_rows(1, folder.owned_ids(1)[:1])
+        expect_place(caught.value, folder)
         assert caught.value.errno == errno.ETIMEDOUT
         assert 0.2 <= time.monotonic() - started < 2
         assert store.counters().timed_out_reads == 1
