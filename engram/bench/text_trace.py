@@ -108,7 +108,7 @@ def _collect(kind: Kind, roots: tuple[Path, ...]) -> list[str]:
         raise EngramError(
             f"text for the {kind} trace must be at least {MAX_KIND_BYTES // 4} bytes, got {num_bytes} "
             f"({', '.join(map(str, roots))}).",
-            hint="name folders with documentation and source code: --text DIRECTORY",
+            hint="install packages with documentation and source code under these folders, and run it again",
         )
     return texts
 
