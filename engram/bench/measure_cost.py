@@ -63,7 +63,7 @@ def measure_hit_cpu(setup: BenchSetup, kind: Kind) -> Figure:
 
 
 def measure_miss_cpu(setup: BenchSetup) -> Figure:
-    """Distinct random rows; user and system time. In a table this small a fifth of the pages join another read."""
+    """Distinct random rows; user and system time. In so small a table a fifth of the pages share a read."""
     count = 131_072
     memory = RowMemory(setup.header, count)
     with open_row_store([setup.table], queue_depth=setup.queue_depth) as store:
