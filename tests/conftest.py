@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 ONE_AFTER_THE_OTHER = (HERE / "cluster", HERE / "hosts", HERE / "launcher/bench/test_on_engine.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Groups tests for `pytest -n 2 --dist loadgroup`: a file stays in one worker.
 
