@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from launcher.cli.options import JsonOption
 from launcher.errors import SparkctlError, UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ LayersOption = Annotated[
 BufferedOption = Annotated[
     bool, typer.Option("--allow-buffered", help="Go on through the page cache where O_DIRECT is refused.")
 ]
-WorkersOption = Annotated[int, typer.Option("--workers", min=1, max=64, help="Chunks in work at once.")]
+# Each has 32 MiB of buffers; packing promises to stay below 512 MiB.
+WorkersOption = Annotated[int, typer.Option("--workers", min=1, max=12, help="Chunks in work at once.")]
 
 
 class EngramFailed(SparkctlError):
@@ -82,6 +85,7 @@ def pack(
     ] = False,
     allow_buffered: BufferedOption = False,
     workers: WorkersOption = 4,
+    json: JsonOption = False,
 ) -> None:
     """Pack the Engram tables into this rank's files; goes on where a killed run stopped.
 
@@ -108,6 +112,9 @@ def pack(
         )
         with ByteProgress("packing") as progress:
             report = pack_tables(request, progress)
+    if json:
+        _print_json({**asdict(report), "files": [str(path) for path in report.files]})
+        return
     for path in report.files:
         typer.echo(path)
     rate = report.packed_bytes / max(report.seconds, 1e-9) / 1e6
@@ -136,6 +143,7 @@ def verify(
     layers: LayersOption = None,
     allow_buffered: BufferedOption = False,
     workers: WorkersOption = 4,
+    json: JsonOption = False,
 ) -> None:
     """Check header, size and identity of packed files; then 64 random MiBs of each, --sample N or --full.
 
@@ -164,6 +172,10 @@ def verify(
         )
         with ByteProgress("verifying") as progress:
             reports = verify_tables(request, progress)
+    if json:
+        fields = ("name", "num_blocks", "checked_blocks", "compared_rows")
+        _print_json({"files": [{field: getattr(report, field) for field in fields} for report in reports]})
+        return
     for report in reports:
         rows = f", {report.compared_rows} rows equal to the checkpoint" if source is not None else ""
         typer.echo(f"{report.name}: header ok, {report.checked_blocks} of {report.num_blocks} MiB ok{rows}")
@@ -179,6 +191,7 @@ def bench(
         str | None, typer.Option("--only", metavar="NAME,NAME", help="Measurements. Default: all.")
     ] = None,
     queue_depth: Annotated[int, typer.Option("--queue-depth", min=1, help="Reads in flight.")] = 128,
+    json: JsonOption = False,
 ) -> None:
     """Measure the row store against this disk's limits (fio) and a reference reader, on a synthetic table.
 
@@ -195,8 +208,18 @@ def bench(
             only=() if only is None else tuple(only.split(",")),
             queue_depth=queue_depth,
         )
-        figures = run_bench(request, report=typer.echo)
+        figures = run_bench(request, report=lambda line: typer.echo(line, err=json))
     missed = [figure.name for figure in figures if not figure.reached]
+    if json:
+        # One object on stdout, so no error object after it; the samples are in the results folder.
+        fields = ("name", "value", "bar", "at_most", "unit", "reached", "notes")
+        _print_json(
+            {
+                "results": str(results),
+                "figures": [{field: getattr(figure, field) for field in fields} for figure in figures],
+            }
+        )
+        raise typer.Exit(EngramFailed.exit_code if missed else 0)
     if missed:
         raise EngramFailed(
             f"every figure must reach its bar, got {len(missed)} of {len(figures)} that do not: "
@@ -246,6 +269,12 @@ def hash_tokens(
         for token, rows in zip(tokens, hasher.hash_prompt(tokens).tolist(), strict=True):
             layers = dict(zip(config.engram_layer_ids, rows, strict=True))
             typer.echo(dumps({"token": token, "rows": layers}))
+
+
+def _print_json(value: dict[str, object]) -> None:
+    from json import dumps
+
+    typer.echo(dumps(value, indent=2))
 
 
 def _choose_ranks(tp: int, rank: int | None, ranks: str | None) -> tuple[int, ...]:

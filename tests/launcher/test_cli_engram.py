@@ -72,6 +72,20 @@ def test_all_ranks_from_one_call(sparkctl: Sparkctl, checkpoint: Path, tmp_path:
     ]
 
 
+def test_pack_and_verify_answer_in_json(sparkctl: Sparkctl, checkpoint: Path, tmp_path: Path) -> None:
+    done = sparkctl.pack(checkpoint, tmp_path, "--tp", 1, "--layers", 1, "--json")
+    packed = json.loads(done.stdout)
+    name = "layer-01.rank-0of1.engram"
+    assert packed["files"] == [str(tmp_path / name)]
+    assert packed["packed_bytes"] == (tmp_path / name).stat().st_size - 4096
+    options = ("--tables", tmp_path, "--full", "--allow-buffered", "--json")
+    (file,) = json.loads(sparkctl("verify", *options).stdout)["files"]
+    assert (file["name"], file["checked_blocks"], file["compared_rows"]) == (name, file["num_blocks"], 0)
+    (tmp_path / name).unlink()
+    done = sparkctl("verify", *options)
+    assert (done.returncode, name in json.loads(done.stdout)["error"]["message"]) == (7, True)
+
+
 @pytest.mark.parametrize("damage", ["header", "rows", "cut", "manifest"])
 def test_damaged_tables_end_with_7_and_one_error(
     sparkctl: Sparkctl, checkpoint: Path, tmp_path: Path, damage: str
