@@ -66,7 +66,7 @@ model: $(VENV)/.installed
 
 # ---- tests and checks ------------------------------------------------------------------------------------
 test: install $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations=25 $(TESTS)
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=25 $(TESTS)
 
 check: install $(VENV)/.test
 	$(BIN)/ruff format --check $(CODE)

@@ -19,15 +19,25 @@ HERE = Path(__file__).parent
 ONE_AFTER_THE_OTHER = (HERE / "cluster", HERE / "hosts", HERE / "launcher/bench/test_on_engine.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups tests for `pytest -n 2 --dist loadgroup`: a file stays in one worker.
-
-    The engines' tests come first and the bars in seconds last, when the other worker has nothing left to do.
-    """
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("alone" if is_alone(item.path) else str(item.path)))
+    """The engines' tests first; bars in seconds last, when the other worker has nothing left to do."""
     items.sort(key=lambda item: (is_alone(item.path), item.get_closest_marker("sglang") is None))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """`pytest -n 2`: a file stays in one worker, and all that must run one after the other in one.
+
+    Not by `--dist loadgroup`: with pytest 9.2 xdist 3.8 no longer sees the groups.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "alone" if is_alone(config.rootpath / file) else file
+
+    return ByFile(config, log)
 
 
 def is_alone(path: Path) -> bool:
