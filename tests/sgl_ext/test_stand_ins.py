@@ -25,7 +25,13 @@ def run_python(code: str, tmp_path: Path, **environment: str) -> subprocess.Comp
     )
 
 
-REGISTER = "from sgl_ext.plugin import register; register()\n"
+# As in SGLang's detokenizer: the main process also checks a hook on SGLang itself, which is not there.
+REGISTER = """
+from sgl_ext.plugin import register
+def run_detokenizer_process(): register()
+run_detokenizer_process.__globals__["__name__"] = "sglang.srt.managers.detokenizer_manager"
+run_detokenizer_process()
+"""
 
 
 def test_the_engine_imports_them_and_they_come_from_the_stand_ins(tmp_path: Path) -> None:
