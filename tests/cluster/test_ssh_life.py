@@ -96,7 +96,7 @@ def check_status_and_logs(cluster: SshCluster, run_id: str, key: str) -> None:
     assert status.exit_code == 0, status.output
     told = status.json()
     assert [node["status"] for node in told["nodes"]] == ["serving"] * 3
-    assert told["engine"]["version"] == "0.5.23" and "running_requests" in told["metrics"]
+    assert told["engine"]["version"] == "0.5.23" and "running" in told["metrics"]
     logs = cluster.sparkctl.run("logs", "--lines", "0")
     assert logs.exit_code == 0
     assert key not in logs.output and "api_key" in logs.stdout and "***" in logs.stdout
