@@ -58,7 +58,7 @@ class CostTable:
         if batch < 1 or bucket == len(self.batches):
             raise CostTableError(
                 f"The batch must be 1 to {self.max_batch} for this cost table, got {batch}.",
-                hint="measure the missing batches: sparkctl tune spec",
+                hint="measure the missing batches; docs/speculation.md says which",
             )
         return bucket
 
@@ -91,4 +91,6 @@ def _check(table: CostTable) -> None:
 
 
 def _wrong(expected: str, seen: object) -> CostTableError:
-    return CostTableError(f"Cost table: {expected}, got {seen}.", hint="measure it again: sparkctl tune spec")
+    return CostTableError(
+        f"Cost table: {expected}, got {seen}.", hint="measure it again; docs/speculation.md says how"
+    )

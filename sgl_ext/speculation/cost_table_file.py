@@ -14,7 +14,7 @@ from sgl_ext.errors import CostTableError
 from sgl_ext.speculation.cost_table import CostTable
 from sgl_ext.write_atomically import write_atomically
 
-_MEASURE = "measure it again: sparkctl tune spec"
+_MEASURE = "measure it again; docs/speculation.md says how"
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -127,5 +127,5 @@ def check_rank_hashes(hash_by_rank: Mapping[int, str]) -> None:
             f"The cost table must be the same on every rank, "
             f"got {hash_by_rank[others[0]]} on rank {others[0]} "
             f"and {reference} on rank {min(hash_by_rank)} (ranks that differ: {others}).",
-            hint="push one table to all nodes: sparkctl tune spec",
+            hint="copy one table to all nodes",
         )

@@ -65,7 +65,7 @@ def test_the_file_comes_back_and_refuses_edits_and_other_engines(tmp_path: Path)
     other = ENGINE.model_copy(update={"tp_size": 4})
     with pytest.raises(CostTableError, match="must be measured with tp_size 4, got 3") as refusal:
         load_cost_table(path, other)
-    assert "sparkctl tune spec" in refusal.value.hint
+    assert "docs/speculation.md" in refusal.value.hint
     content = json.loads(path.read_text())
     content["verify_ns"][0][5] += 1
     path.write_text(json.dumps(content))
