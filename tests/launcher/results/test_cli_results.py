@@ -76,7 +76,7 @@ def test_reproduce_judges_a_run_that_exists_and_keeps_the_verdict(home: Path) ->
 
 
 def test_publish_asks_and_shows_first(home: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="needs matplotlib, of the extra report")
     directory = make_run(home / "run", notes=("by anna on 10.1.2.3",))
     target = home / "run.tar.gz"
     refused = run("publish", directory, "-o", target, "--private", "anna", answer="n\n")
@@ -88,7 +88,7 @@ def test_publish_asks_and_shows_first(home: Path) -> None:
 
 
 def test_publish_with_json_needs_yes_and_a_known_ending(home: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="needs matplotlib, of the extra report")
     directory = make_run(home / "run")
     for words, said in ((("--json",), "--yes"), (("--yes", "-o", home / "x.rar"), ".tar.gz or .zip")):
         done = run("publish", directory, *words)
@@ -96,7 +96,7 @@ def test_publish_with_json_needs_yes_and_a_known_ending(home: Path) -> None:
 
 
 def test_report_writes_again_and_stays_verified(home: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="needs matplotlib, of the extra report")
     directory = make_run(home / "run")
     before = as_json("verify", directory)["seal"]
     found = as_json("report", directory)

@@ -13,8 +13,8 @@ from launcher.results.reference import SHIPPED, ReferenceRow, read_references
 from launcher.results.verify_run import verify_run
 from tests.launcher.results.make_run import make_requests, make_run
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("jinja2")
+pytest.importorskip("matplotlib", reason="needs matplotlib, of the extra report")
+pytest.importorskip("jinja2", reason="needs jinja2, of the extra report")
 
 
 def reference(**changes: object) -> ReferenceRow:
