@@ -1,7 +1,7 @@
-"""python -m benchmarks.gpu_cold_steps DIR: cold decode steps of timing.json against the disk's rates in disk.json.
+"""python -m benchmarks.gpu_cold_steps DIR: cold decode steps of timing.json over the rates of disk.json.
 
-Prints, per phase and batch, the medians in ms a step of stock and ours, the pages that ours read a step, and ours
-over max(stock, pages / IOPS) for each depth of 48 and more that disk.json has. Writes nothing.
+Prints, per phase and batch, the medians in ms a step of stock and ours, the pages that ours read a step, and
+ours over max(stock, pages / IOPS) for each depth of 48 and more that disk.json has. Writes nothing.
 """
 
 from __future__ import annotations
