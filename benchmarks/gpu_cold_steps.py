@@ -17,7 +17,8 @@ PAGES = "sparkctl_engram_pages_total"
 
 def step_ms(runs: list[dict[str, Any]]) -> float:
     """A run whose prefill waited elsewhere has a negative time (the prefill's is subtracted): left out."""
-    return statistics.median(1e3 * run["seconds"] / run["verify_steps"] for run in runs if run["seconds"] > 0)
+    steps = (1e3 * run["seconds"] / run["verify_steps"] for run in runs if run["seconds"] > 0)
+    return float(statistics.median(steps))
 
 
 def main(folder: Path) -> None:
