@@ -51,7 +51,7 @@ def describe_failure(view: ClusterView, now_s: float) -> FailureReport | None:
     culprit = _culprit(view, failed, cause)
     own = cause if cause.rank == _label(culprit) and _may_have_cause(culprit) else None
     if culprit is not failed:
-        problem = f"its log shows the first error; {failed.name}: {problem}"
+        problem = f"{_what_proves_it(culprit)}; {failed.name}: {problem}"
     return FailureReport(
         node=culprit.name,
         rank=culprit.plan.ranks[0],
@@ -116,6 +116,19 @@ def _culprit(view: ClusterView, failed: NodeView, cause: RootCause) -> NodeView:
     if (failed.end or {}).get("kind") not in ENGINE_KINDS or not cause.found or cause.rank is None:
         return failed
     return failed if cause.is_secondary else view.nodes[cause.rank.node]
+
+
+def _what_proves_it(culprit: NodeView) -> str:
+    """Why this node is blamed though another one's end was seen first.
+
+    Its engine may have ended as well, a few ms later in our eyes; an end that its supervisor brought about
+    says nothing of the cause.
+    """
+    end = culprit.end or {}
+    if end.get("kind") not in ENGINE_KINDS:
+        return "its log shows the first error"
+    status = exit_text(end)
+    return culprit.problem() + (f" ({status})" if status else "")
 
 
 def exit_text(end: dict[str, Any]) -> str:

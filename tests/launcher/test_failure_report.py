@@ -69,6 +69,20 @@ def test_the_log_names_the_rank_that_had_an_error_of_its_own() -> None:
     assert report.exit_text == ""  # it was ended by its supervisor, which proves nothing
 
 
+def test_a_killed_head_whose_workers_end_was_seen_first() -> None:
+    """The worker's engine ends itself within ms of losing the head; its word can reach us before the
+    head's.
+    """
+    view = serving_view(2)
+    say(view, "node-1", 5.0, STAMP.replace("TP0", "TP1") + RESET[0][len(STAMP) :], RESET[1])
+    end(view, "node-1", 5.0, "engine", "the engine's main process ended", signal=9)
+    end(view, "node-0", 5.1, "engine", "the engine's main process ended", signal=9)
+    report = report_of(view)
+    assert (report.node, report.rank) == ("node-0", 0)
+    assert report.what.startswith("the engine's main process ended (killed by SIGKILL); node-1: ")
+    assert "first error" not in report.message
+
+
 def test_a_frozen_rank_is_its_own_cause() -> None:
     view = serving_view()
     say(view, "node-0", 4.0, *RESET)
