@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from launcher.image_digest import DIGEST_FORM, has_digest
+
 if TYPE_CHECKING:
     from launcher.plan import LaunchPlan, NodePlan
 
 # It names directories, and a container, on every node.
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+ENGINE = "sglang.launch_server"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RUN_ID_FORM = "1 to 64 of A-Z a-z 0-9 . _ -, the first a letter or digit"
 
@@ -32,7 +35,11 @@ def plan_problem(plan: LaunchPlan) -> str | None:
     ranks = [rank for node in plan.nodes for rank in node.ranks]
     if sorted(ranks) != list(range(len(ranks))) or not all(node.ranks for node in plan.nodes):
         return f"ranks must be 0, 1, 2 and so on, each on one node, got {ranks}"
-    return next(filter(None, (_node_problem(node, index) for index, node in enumerate(plan.nodes))), None)
+    problems = (
+        _node_problem(node, index) or _image_problem(plan.runtime, node, index)
+        for index, node in enumerate(plan.nodes)
+    )
+    return next(filter(None, problems), None)
 
 
 def _node_problem(node: NodePlan, index: int) -> str | None:
@@ -50,3 +57,18 @@ def _node_problem(node: NodePlan, index: int) -> str | None:
         if not _VARIABLE.fullmatch(name) or "\0" in value:
             return f"{where}.environment must map variable names to text, got {name!r}"
     return None
+
+
+def _image_problem(runtime: str, node: NodePlan, index: int) -> str | None:
+    """A recipe's image must carry its digest; so must one that a person wrote into the plan."""
+    where = f"nodes.{index}"
+    if (node.container is not None) != (runtime == "docker"):
+        wanted = "a name" if runtime == "docker" else "null"
+        return f"{where}.container must be {wanted} with runtime {runtime}, got {node.container!r}"
+    if runtime != "docker":
+        return None
+    words = node.argv[: node.argv.index(ENGINE)] if ENGINE in node.argv else ()
+    if len(words) < 4 or words[:2] != ("docker", "run"):
+        return f"{where}.argv must be docker run ... IMAGE python3 -m {ENGINE} ..., got {list(node.argv)[:3]}"
+    image = words[-3]
+    return None if has_digest(image) else f"{where}.argv must name its image as {DIGEST_FORM}, got {image!r}"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from launcher.config_problem import ConfigProblem
 from launcher.environment_rules import environment_problems
 from launcher.flag_rules import flag_problems
+from launcher.image_digest import DIGEST_FORM, has_digest
 
 if TYPE_CHECKING:
     from launcher.recipe import Recipe
 
-_DIGEST = re.compile(r".+@sha256:[0-9a-f]{64}")
 _HOST = re.compile(r"[A-Za-z0-9:._%-]+")
 
 # DeepSeek-V4.1-Flash with its native MXFP4 experts: 286.4 GiB of weights without the Engram tables, and about
@@ -84,12 +84,10 @@ def _engine_problems(recipe: Recipe) -> Iterator[ConfigProblem]:
             message=f"engine.image must be absent with runtime {engine.runtime}, got {engine.image!r}",
             hint="set engine.runtime to docker, or remove the image",
         )
-    if engine.runtime == "docker" and not (engine.image and _DIGEST.fullmatch(engine.image)):
-        # A moving tag once gave one rank another SGLang build (40 files apart):
-        # https://github.com/cqingwang/DeepSeek-v4.1-Flash-DGX-Sparks (docs/overnight-results.md)
+    if engine.runtime == "docker" and not has_digest(engine.image):
         yield ConfigProblem(
             at=("engine", "image"),
-            message="engine.image must carry its digest (NAME@sha256:64 hex digits) with runtime docker, "
+            message=f"engine.image must carry its digest ({DIGEST_FORM}) with runtime docker, "
             f"got {engine.image!r}",
             hint="docker image inspect --format '{{index .RepoDigests 0}}' NAME prints it",
         )

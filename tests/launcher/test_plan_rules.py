@@ -12,6 +12,7 @@ from launcher.errors import ConfigError
 from launcher.plan import plan_from_json, plan_to_json
 from launcher.plan_rules import is_run_id
 from tests.launcher.local_plan import local_plan
+from tests.launcher.test_make_plan import make_recipe, plan_of
 
 Plan = dict[str, Any]
 
@@ -47,6 +48,42 @@ def test_an_impossible_plan_is_refused(edit: Callable[[Plan], None], says: str) 
         plan_from_json(json.dumps(value), source="plan.json")
     assert caught.value.message.startswith("plan.json is no launch plan: " + says)
     assert "sparkctl plan --output" in caught.value.hint
+
+
+IMAGE = "lmsysorg/sglang@sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("image", "says"),
+    [
+        ("lmsysorg/sglang:latest", "nodes.1.argv must name its image as NAME@sha256:64 hex digits, got 'lms"),
+        (IMAGE[:-1], "nodes.1.argv must name its image"),
+        (IMAGE + "x", "nodes.1.argv must name its image"),
+        (None, "nodes.1.argv must be docker run ... IMAGE python3 -m sglang.launch_server"),
+    ],
+)
+def test_a_container_is_run_by_digest_from_a_plan_too(image: str | None, says: str) -> None:
+    plan = plan_of(make_recipe(engine={"runtime": "docker", "image": IMAGE}))
+    assert plan_from_json(plan_to_json(plan)).nodes[1].argv.count(IMAGE) == 1
+    value = json.loads(plan_to_json(plan))
+    words = value["nodes"][1]["argv"]
+    at = words.index(IMAGE)
+    words[at : at + 1] = [image] if image else []
+    if image is None:
+        words[0] = "podman"
+    with pytest.raises(ConfigError) as caught:
+        plan_from_json(json.dumps(value), source="plan.json")
+    assert caught.value.message.startswith("plan.json is no launch plan: " + says)
+
+
+def test_only_docker_has_containers() -> None:
+    value = json.loads(plan_to_json(local_plan(2)))
+    value["nodes"][0]["container"] = "sparkctl-x"
+    with pytest.raises(ConfigError, match="nodes.0.container must be null with runtime cpu"):
+        plan_from_json(json.dumps(value))
+    value["runtime"] = "docker"
+    with pytest.raises(ConfigError, match="must be docker run"):
+        plan_from_json(json.dumps(value))
 
 
 @pytest.mark.parametrize("run_id", ["20260102-150405-1a2b", "a", "x" * 64])
