@@ -79,7 +79,7 @@ def test_a_container_is_run_by_digest_from_a_plan_too(image: str | None, says: s
 def test_only_docker_has_containers() -> None:
     value = json.loads(plan_to_json(local_plan(2)))
     value["nodes"][0]["container"] = "sparkctl-x"
-    with pytest.raises(ConfigError, match="nodes.0.container must be null with runtime cpu"):
+    with pytest.raises(ConfigError, match=r"nodes\.0\.container must be null with runtime cpu"):
         plan_from_json(json.dumps(value))
     value["runtime"] = "docker"
     with pytest.raises(ConfigError, match="must be docker run"):
