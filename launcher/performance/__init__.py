@@ -1,0 +1,1 @@
+"""Paper model of speed on DGX Sparks: step time and prefill rate from bytes, bandwidth and collectives. Pure."""
