@@ -53,13 +53,14 @@ def probes_for_recipe(recipe: Recipe, topology: Topology, *, run_id: str) -> tup
             model_path=recipe.model.path,
             runtime=recipe.engine.runtime,
             ports=ports(rank),
-            packed=_packed_of_recipe(recipe, rank),
+            packed=packed_of_recipe(recipe, rank),
         )
         for rank, node in enumerate(topology.nodes)
     )
 
 
-def _packed_of_recipe(recipe: Recipe, node_rank: int) -> PackedProbe | None:
+def packed_of_recipe(recipe: Recipe, node_rank: int) -> PackedProbe | None:
+    """None where the recipe keeps the rows elsewhere."""
     engram = recipe.extensions.engram
     if engram.residence != "nvme" or engram.packed_path is None:
         return None

@@ -11,6 +11,7 @@ from launcher.cli.options import AcceptKeysOption, JsonOption, NodesOption, Reci
 if TYPE_CHECKING:
     from launcher.topology import Node
     from launcher.weights.choose_weights import Weights
+    from launcher.weights.push import PushResult
     from launcher.weights.verify import NodeWeights
 
 app = typer.Typer(no_args_is_help=True, help="Fetch a checkpoint once, push it to the nodes, verify it.")
@@ -108,9 +109,13 @@ def push(
         typer.Option(
             "--leave-out",
             metavar="PART",
-            help="engram: shards of Engram rows alone, where packed files serve them; draft: of the draft.",
+            help="engram: shards of Engram rows alone; draft: of the draft. Engram goes by itself on nodes "
+            "where the recipe's packed files are there.",
         ),
     ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Everything, also Engram shards beside packed files.")
+    ] = False,
     streams: Annotated[int, typer.Option("--streams", min=1, max=16, help="Connections per node.")] = 4,
     accept_new_host_keys: AcceptKeysOption = False,
     json: JsonOption = False,
@@ -126,45 +131,59 @@ def push(
     from launcher.cli.byte_bars import gib
     from launcher.cli.weights_progress import NodesProgress
     from launcher.connect import SshOptions, connect_all
+    from launcher.errors import UsageError
+    from launcher.weights.leave_out import LeaveOut, choose_leave_out
     from launcher.weights.push import Push
     from launcher.weights.push import push as run_push
 
+    if whole and leave_out:
+        raise UsageError("--whole and --leave-out must not come together", hint="leave one of them away")
     weights = _choose(recipe, topology, nodes, model_path)
     first = weights.node(source)
     targets = tuple(weights.node(name) for name in to) if to else weights.others(first)
-    job = Push(
-        source=first,
-        targets=targets,
-        model_path=weights.model_path,
-        leave_out=tuple(dict.fromkeys(leave_out or ())),
-        num_streams=streams,
-    )
+    asked = tuple(dict.fromkeys(leave_out or ()))
     options = SshOptions(accept_new_host_keys=accept_new_host_keys)
+    results: dict[str, PushResult] = {}
     with connect_all([first, *targets], options) as remotes, NodesProgress() as tell:
-        result = run_push(job, remotes, tell)
+        if whole:
+            chosen = LeaveOut(parts={node.name: () for node in targets}, needed_because={})
+        else:
+            chosen = choose_leave_out(weights, first, targets, asked, remotes, tell)
+        for parts, names in chosen.groups().items():
+            job = Push(
+                source=first,
+                targets=tuple(node for node in targets if node.name in names),
+                model_path=weights.model_path,
+                leave_out=parts,
+                num_streams=streams,
+            )
+            results |= dict.fromkeys(names, run_push(job, remotes, tell))
     if json:
         import json as json_module
 
-        document = {
-            "source": first.name,
-            "directory": result.files.directory,
-            "left_out": list(result.files.left_out),
-            "num_files": len(result.files.files),
-            "total_bytes": result.files.total_bytes,
-            "nodes": {
-                name: {**stock.model_dump(), **result.received[name].model_dump()}
-                for name, stock in result.stocks.items()
-            },
-        }
+        document = {"source": first.name, "nodes": {name: _pushed(name, results[name]) for name in results}}
         typer.echo(json_module.dumps(document, indent=2))
         return
-    for name, stock in result.stocks.items():
-        got = result.received[name]
+    for name, result in results.items():
+        stock, got = result.stocks[name], result.received[name]
+        without = f" without {', '.join(result.files.left_out)}" if result.files.left_out else ""
         typer.echo(
-            f"ok: {name}: {len(result.files.files)} files, {gib(result.files.total_bytes)}: "
+            f"ok: {name}: {len(result.files.files)} files{without}, {gib(result.files.total_bytes)}: "
             f"{stock.num_present} were there, {stock.num_linked} linked, {got.num_received} received "
             f"({gib(got.received_bytes)})"
         )
+        if why := chosen.needed_because.get(name):
+            typer.echo(f"  with the Engram shards: {why}")
+
+
+def _pushed(name: str, result: PushResult) -> dict[str, object]:
+    return {
+        "left_out": list(result.files.left_out),
+        "num_files": len(result.files.files),
+        "total_bytes": result.files.total_bytes,
+        **result.stocks[name].model_dump(),
+        **result.received[name].model_dump(),
+    }
 
 
 @app.command("verify")

@@ -61,8 +61,11 @@ class CheckpointShape(Facts):
 
 
 class Checkpoint(Facts):
+    """`left_out`: parts that `sparkctl weights push` did not bring here; `hashes` are of the whole."""
+
     path: str
     hashes: dict[str, str | None]
+    left_out: tuple[str, ...] = ()
     lfs_pointers: tuple[str, ...]
     empty: tuple[str, ...]
     incomplete: tuple[str, ...]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from launcher.doctor.case import Case, by_value, gib
 from launcher.doctor.check import Check, check, on_gpus
 from launcher.doctor.finding import Problem, refuse, warn
+from launcher.plan import NodePlan
 
 NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "fuse.sshfs", "9p", "ceph", "glusterfs", "lustre")
 # Run logs; compile caches of Triton, FlashInfer and TileLang; temporary files of a start.
@@ -133,8 +134,20 @@ def checkpoint(case: Case) -> Iterable[Problem]:
             )
         elif model.wrong_total and not model.lfs_pointers:
             yield refuse(node.name, f"{model.wrong_total} ({model.path})")
+        for part in sorted(set(model.left_out) & _needed_parts(node)):
+            yield refuse(
+                node.name,
+                f"the {part} shards must be there for this plan, they were left out ({model.path})",
+                fix="sparkctl weights push --whole",
+            )
         if model.incomplete:
             yield warn(node.name, f"a download did not end: {', '.join(model.incomplete)} ({model.path})")
+
+
+def _needed_parts(node: NodePlan) -> set[str]:
+    """Parts that a push may leave out, and that this node's engine reads all the same."""
+    needed = {"draft"} if "--speculative-algorithm" in node.argv else set()
+    return needed if "SPARKCTL_ENGRAM_DIR" in node.environment else needed | {"engram"}
 
 
 @check(

@@ -17,20 +17,26 @@ def packed_facts(
     facts: dict[str, str | None] = {"path": str(folder), "problem": None}
     if not folder.is_dir():
         return facts | {"problem": "no such directory"}
-    layers = _engram_layers(Path(model["path"])) if model and not model["problem"] else None
+    layers = engram_layers(Path(model["path"])) if model and not model["problem"] else None
     if layers is None:  # the model has a finding of its own
         return facts
+    if not layers:
+        problem = f"the model has no Engram layers ({model['path'] if model else ''}/config.json)"
+        return facts | {"problem": problem}
+    return facts | {"problem": missing_packed(folder, layers, ranks, tp)}
+
+
+def missing_packed(folder: Path, layers: list[int], ranks: list[int], tp: int) -> str | None:
+    """A file has its final name only when it is whole."""
     wanted = [f"layer-{layer:02d}.rank-{rank}of{tp}.engram" for layer in layers for rank in ranks]
     missing = [name for name in wanted if not (folder / name).is_file()]
-    if missing:
-        listed = ", ".join(missing[:MAX_LISTED]) + (", ..." if len(missing) > MAX_LISTED else "")
-        facts["problem"] = f"{len(missing)} of {len(wanted)} packed files are missing: {listed}"
-    elif not wanted:
-        facts["problem"] = f"the model has no Engram layers ({model['path'] if model else ''}/config.json)"
-    return facts
+    if not missing:
+        return None
+    listed = ", ".join(missing[:MAX_LISTED]) + (", ..." if len(missing) > MAX_LISTED else "")
+    return f"{len(missing)} of {len(wanted)} packed files are missing: {listed}"
 
 
-def _engram_layers(model: Path) -> list[int] | None:
+def engram_layers(model: Path) -> list[int] | None:
     try:
         config = json.loads((model / "config.json").read_text())
         return [int(layer) for layer in config.get("text_config", config).get("engram_layer_ids", [])]

@@ -6,15 +6,19 @@ import hashlib
 import json
 import os
 import posixpath
+from pathlib import Path
 from typing import Any
 
+from launcher.node.answer import Refused
 from launcher.node.facts_shape import shape_facts
 from launcher.node.probe_root import ProbeRoot
+from launcher.node.weights_manifest import is_verified, read_manifest
 
 DF_COLUMNS = "target,fstype,size,avail,itotal,iavail"
 LFS_START = b"version https://git-lfs"
 SMALL_BYTES = 1024
-IDENTITY_FILES = ("config.json", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json")
+INDEX_NAME = "model.safetensors.index.json"
+IDENTITY_FILES = ("config.json", INDEX_NAME, "tokenizer.json", "tokenizer_config.json")
 MAX_LISTED = 5
 MAX_HASHED_BYTES = 64 << 20
 
@@ -90,10 +94,14 @@ def _model(root: ProbeRoot, model_path: str, models: str, home: str) -> dict[str
     )
     names = root.names(path)
     hashes = {name: _sha256(root, posixpath.join(path, name)) for name in IDENTITY_FILES if name in names}
+    left_out, whole_index = _left_out(root.path(path))
+    if whole_index:
+        hashes[INDEX_NAME] = whole_index
     weights = [name for name in names if name.endswith(".safetensors")]
     return {
         "path": path,
         "hashes": hashes,
+        "left_out": left_out,
         "lfs_pointers": [name for name in weights if _is_pointer(root, posixpath.join(path, name))],
         "empty": [name for name in weights if _size(root, posixpath.join(path, name)) == 0],
         "incomplete": [name for name in _all_names(root, path) if name.endswith(".incomplete")][:MAX_LISTED],
@@ -101,6 +109,18 @@ def _model(root: ProbeRoot, model_path: str, models: str, home: str) -> dict[str
         "wrong_total": _wrong_total(root, path, weights),
         "shape": shape_facts(root.path(path)) if weights else None,
     }
+
+
+def _left_out(directory: Path) -> tuple[Any, ...]:
+    """(parts that a push left out, sha256 of the index that it rewrote for that). The index here is known to
+    be that one as long as nobody changed it since."""
+    try:
+        manifest = read_manifest(directory) or {}
+    except Refused:  # damaged: it vouches for nothing; `sparkctl weights verify` says so
+        return [], None
+    entry = manifest.get("files", {}).get(INDEX_NAME)
+    is_ours = entry is not None and is_verified(directory, INDEX_NAME, entry)
+    return manifest.get("left_out", []), manifest.get("whole", {}).get(INDEX_NAME) if is_ours else None
 
 
 def _all_names(root: ProbeRoot, path: str) -> list[str]:
@@ -115,12 +135,12 @@ def _all_names(root: ProbeRoot, path: str) -> list[str]:
 def _wrong_total(root: ProbeRoot, path: str, weights: list[str]) -> str | None:
     """The index says how many bytes of tensors there are; files hold them and their headers, so never
     fewer."""
-    text = root.text(posixpath.join(path, "model.safetensors.index.json"))
+    text = root.text(posixpath.join(path, INDEX_NAME))
     try:
         index = json.loads(text) if text else {}
         total, named = index.get("metadata", {}).get("total_size"), set(index.get("weight_map", {}).values())
     except (ValueError, AttributeError, TypeError):
-        return "model.safetensors.index.json is no index"
+        return f"{INDEX_NAME} is no index"
     held = sum(_size(root, posixpath.join(path, name)) for name in weights if name in named)
     if isinstance(total, int) and named and named <= set(weights) and held < total:
         return f"its shards hold {held} bytes, the index says {total}"

@@ -22,7 +22,7 @@ from launcher.node.weights_subset import INDEX_NAME, subset
 
 
 def weights_list(*, models: str, model_path: str, leave_out: list[str], is_checkpoint: bool = True) -> None:
-    """For a push from this node. Last line: {"done": {"directory", "origin", "left_out", "files"}}.
+    """For a push from this node. Last line: {"done": {"directory", "origin", "left_out", "whole", "files"}}.
 
     Only files that the manifest vouches for need no hashing. A file that changed since is refused.
     """
@@ -39,7 +39,9 @@ def weights_list(*, models: str, model_path: str, leave_out: list[str], is_check
         for name, entry in manifest["files"].items()
     }
     dropped, index = subset(directory, leave_out)
+    whole = dict(manifest.get("whole", {}))
     if dropped:
+        whole = {name: files[name]["sha256"] for name in (*dropped, INDEX_NAME)} | whole
         files = {name: entry for name, entry in files.items() if name not in dropped}
         sha256 = hashlib.sha256(index).hexdigest()
         files[INDEX_NAME] = {"size_bytes": len(index), "sha256": sha256, "source_stamp": None}
@@ -50,6 +52,7 @@ def weights_list(*, models: str, model_path: str, leave_out: list[str], is_check
                 "directory": str(directory),
                 "origin": manifest["origin"],
                 "left_out": left_out,
+                "whole": whole,
                 "files": files,
             }
         }

@@ -1,7 +1,10 @@
 """The list of a checkpoint's files, with sizes and sha256, kept beside them: `.sparkctl-weights.json`.
 
     {"schema_version": 1, "origin": {...}, "left_out": ["engram"], "complete": true,
-     "files": {name: {"size_bytes": n, "sha256": hex, "stamp": [mtime_ns, inode] or null}}}
+     "files": {name: {"size_bytes": n, "sha256": hex, "stamp": [mtime_ns, inode] or null}},
+     "whole": {name: sha256}}
+
+`whole`, where parts were left out: what the source has of the index and of the shards that are not here.
 
 A stamp says that this very file was hashed and found equal; it is null while the file is not here. Whoever
 changes the file changes the stamp, so that a look at sizes and stamps tells what has to be hashed again.
@@ -72,11 +75,18 @@ def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     sync_directory(directory)
 
 
-def new_manifest(files: dict[str, Any], *, origin: dict[str, Any], left_out: list[str]) -> dict[str, Any]:
+def new_manifest(
+    files: dict[str, Any],
+    *,
+    origin: dict[str, Any],
+    left_out: list[str],
+    whole: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "origin": origin,
         "left_out": sorted(left_out),
+        "whole": whole or {},
         "complete": False,
         "files": files,
     }

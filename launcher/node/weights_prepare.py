@@ -29,7 +29,13 @@ LOCK_NAME = ".sparkctl-weights.lock"
 
 
 def weights_prepare(
-    *, models: str, model_path: str, files: dict[str, Any], origin: dict[str, Any], left_out: list[str]
+    *,
+    models: str,
+    model_path: str,
+    files: dict[str, Any],
+    origin: dict[str, Any],
+    left_out: list[str],
+    whole: dict[str, Any],
 ) -> None:
     """Last line: {"done": {"directory", "num_present", "num_linked", "num_missing", "missing_bytes",
     "needed_bytes", "free_bytes"}}. `needed_bytes` is what the disk must still take.
@@ -40,7 +46,7 @@ def weights_prepare(
     make_directory(directory)
     with directory_lock(directory):
         _refuse_source(directory, files)
-        manifest = open_manifest(directory, files, origin, left_out)
+        manifest = open_manifest(directory, files, origin, left_out, whole)
         _adopt(directory, manifest["files"])
         num_present = len(files) - len(missing_files(directory, manifest["files"]))
         num_linked = _link_copies(directory, models, manifest["files"])
@@ -93,7 +99,11 @@ def directory_lock(directory: Path) -> Iterator[None]:
 
 
 def open_manifest(
-    directory: Path, files: dict[str, Any], origin: dict[str, Any], left_out: list[str]
+    directory: Path,
+    files: dict[str, Any],
+    origin: dict[str, Any],
+    left_out: list[str],
+    whole: dict[str, Any],
 ) -> dict[str, Any]:
     """The list that is to be here, with the stamps of what is here. Refuses names that lead outside."""
     for name, entry in files.items():
@@ -107,7 +117,7 @@ def open_manifest(
         same = name in known and known[name]["sha256"] == entry["sha256"]
         stamp = known[name].get("stamp") if same else None
         merged[name] = {"size_bytes": entry["size_bytes"], "sha256": entry["sha256"], "stamp": stamp}
-    return new_manifest(merged, origin=origin, left_out=left_out)
+    return new_manifest(merged, origin=origin, left_out=left_out, whole=whole)
 
 
 def _refuse_source(directory: Path, files: dict[str, Any]) -> None:

@@ -58,6 +58,7 @@ def weights_receive(
     files: dict[str, Any],
     origin: dict[str, Any],
     left_out: list[str],
+    whole: dict[str, Any],
     source: str,
     address: str,
     port: int,
@@ -68,7 +69,7 @@ def weights_receive(
     directory = place(models, model_path)
     make_directory(directory)
     with directory_lock(directory):
-        manifest = open_manifest(directory, files, origin, left_out)
+        manifest = open_manifest(directory, files, origin, left_out, whole)
         missing = missing_files(directory, manifest["files"])
         received = _Receiver(directory, manifest, models, source, (address, port), token).receive(
             missing, num_streams

@@ -38,6 +38,14 @@ def weights_verb(verb: str, request: dict[str, Any]) -> None:
         from launcher.node.weights_cache import weights_drop_cache
 
         weights_drop_cache(**request)
+    elif verb == "weights_engram_layers":
+        from launcher.node.weights_packed import weights_engram_layers
+
+        weights_engram_layers(**request)
+    elif verb == "weights_packed":
+        from launcher.node.weights_packed import weights_packed
+
+        weights_packed(**request)
     else:
         from launcher.node.answer import Refused
 

@@ -20,7 +20,7 @@ from launcher.node.weights_scan import check
 
 
 def weights_verify(*, models: str, model_path: str, quick: bool) -> None:
-    """Last line: {"done": {"complete", "left_out", "files": {name: sha256}, "wrong": [[name, why]],
+    """Last line: {"done": {"complete", "left_out", "whole", "files": {name: sha256}, "wrong": [[name, why]],
     "missing": [name], "partial_bytes": n, "have_bytes": n, "total_bytes": n}}. Every wrong file is told.
     """
     directory = place(models, model_path)
@@ -47,6 +47,7 @@ def weights_verify(*, models: str, model_path: str, quick: bool) -> None:
             "done": {
                 "complete": manifest["complete"] and not wrong and not missing,
                 "left_out": manifest["left_out"],
+                "whole": manifest.get("whole", {}),
                 "files": {name: entry["sha256"] for name, entry in files.items()},
                 "wrong": sorted(wrong),
                 "missing": missing,

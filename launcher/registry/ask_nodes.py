@@ -52,7 +52,8 @@ def _content(plan: LaunchPlan, report: NodeReport, weights: Result[Verified] | N
     files = None
     if weights is not None and weights.value is not None:
         wrong = {name: "changed since it was hashed" for name, _ in weights.value.wrong}
-        files = {**weights.value.files, **wrong}
+        # A lock pins the whole checkpoint; a node from which a push left parts out knows their hashes.
+        files = {**weights.value.files, **weights.value.whole, **wrong}
         files = {name: value for name, value in files.items() if name not in weights.value.missing}
     elif weights is not None:
         error = weights.error

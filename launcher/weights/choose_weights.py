@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.choose_inputs import choose_inputs, default_topology_path, first_nodes
 from launcher.errors import UsageError
+from launcher.gather_facts import PackedProbe, packed_of_recipe
 from launcher.read_topology import find_topology, read_topology
 from launcher.topology import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """`model_path` as in a recipe: absolute, or below each node's paths.models."""
+    """`model_path` as in a recipe: absolute, or below each node's paths.models. `packed`: the packed Engram
+    files that serve a node's rows by the recipe."""
 
     nodes: tuple[Node, ...]
     model_path: str
     repo: str | None
     revision: str | None
+    packed: dict[str, PackedProbe] = field(default_factory=dict)
 
     def node(self, name: str | None) -> Node:
         """The first one without a name. Raises UsageError."""
@@ -47,7 +50,13 @@ def choose_weights(
     if recipe is not None:
         inputs = choose_inputs(recipe=recipe, topology=topology, nodes=num_nodes, port=None)
         model = inputs.recipe.model
+        packed = {
+            node.name: probe
+            for rank, node in enumerate(inputs.topology.nodes)
+            if (probe := packed_of_recipe(inputs.recipe, rank)) is not None
+        }
         return Weights(
+            packed=packed,
             nodes=inputs.topology.nodes,
             model_path=model_path or model.path,
             repo=model.repo,

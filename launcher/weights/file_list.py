@@ -20,11 +20,13 @@ class FileEntry(FrozenModel):
 
 
 class FileList(FrozenModel):
-    """`origin` is {"repo", "revision"} or {"directory"}; `left_out` names parts that are not here."""
+    """`origin` is {"repo", "revision"} or {"directory"}; `left_out` names parts that are not here, `whole`
+    has the sha256 of their shards and of the index before it was rewritten."""
 
     directory: str
     origin: dict[str, str]
     left_out: TextTuple
+    whole: dict[str, str]
     files: dict[str, FileEntry]
 
     @property
@@ -57,10 +59,12 @@ class Fetched(FrozenModel):
 
 
 class Verified(FrozenModel):
-    """One node's checkpoint against its own manifest. `files` is name -> sha256 as listed there."""
+    """One node's checkpoint against its own manifest. `files` is name -> sha256 as listed there, `whole` the
+    same of what was left out."""
 
     complete: bool
     left_out: TextTuple
+    whole: dict[str, str]
     files: dict[str, str]
     wrong: Annotated[tuple[Annotated[tuple[str, str], Field(strict=False)], ...], Field(strict=False)]
     missing: TextTuple

@@ -69,6 +69,7 @@ def push(job: Push, remotes: Mapping[str, Remote], tell: Tell) -> PushResult:
             "files": {name: entry.model_dump() for name, entry in files.files.items()},
             "origin": files.origin,
             "left_out": list(files.left_out),
+            "whole": files.whole,
         }
 
     prepared = run_on_all(

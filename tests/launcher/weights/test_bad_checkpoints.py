@@ -223,8 +223,8 @@ def test_lists_that_disagree_make_a_node_different() -> None:
     from launcher.weights.verify import judge
 
     def verified(sha256: str) -> Result[Verified]:
-        return Result(value=Verified(complete=True, left_out=(), files={"x": sha256}, wrong=(), missing=(),
-                                     partial_bytes=0, have_bytes=1, total_bytes=1))  # fmt: skip
+        return Result(value=Verified(complete=True, left_out=(), whole={}, files={"x": sha256}, wrong=(),
+                                     missing=(), partial_bytes=0, have_bytes=1, total_bytes=1))  # fmt: skip
 
     states = judge({"a": verified("0" * 64), "b": verified("1" * 64), "c": verified("0" * 64)})
     assert [item.state for item in states] == ["complete", "different", "complete"]

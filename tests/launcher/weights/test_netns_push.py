@@ -11,12 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from launcher.connect import SshOptions, connect_all
 from launcher.errors import SparkctlError
+from launcher.node.facts_storage import storage_facts
+from launcher.node.probe_root import ProbeRoot
 from launcher.node.weights_manifest import MANIFEST_NAME, PARTIAL_SUFFIX
 from launcher.topology import Node
 from launcher.weights.fetch import adopt
@@ -150,6 +153,72 @@ def test_parts_are_left_out_by_a_rewritten_index(cluster: Cluster) -> None:
     assert [item.left_out for item in states] == [(), ("draft", "engram"), ("draft", "engram")]
     cluster.push()  # all of it after all: only what lacks
     assert content(target) == content(cluster.models("node1") / "m")
+
+
+def test_engram_shards_stay_away_where_packed_files_serve_the_rows(cluster: Cluster, tmp_path: Path) -> None:
+    """The recipe packs the rows: node2 (rank 1 of 3) has its file, node3 has not."""
+    source = cluster.models("node1") / "m"
+    (source / "config.json").write_text('{"model_type": "other", "text_config": {"engram_layer_ids": [1]}}')
+    packed = cluster.hosts["node2"].home / "packed"
+    packed.mkdir()
+    (packed / "layer-01.rank-1of3.engram").touch()
+    cluster.adopt()
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(RECIPE))
+    topology = tmp_path / "topology.yaml"
+    spec = netns_topology(cluster.hosts).model_dump(mode="json", exclude_unset=True)
+    for node in spec["nodes"]:
+        node["paths"]["engram"] = "~"
+    topology.write_text(yaml.safe_dump(spec))
+    common = ["--recipe", str(recipe), "--topology", str(topology)]
+
+    def push(*words: str) -> str:
+        argv = [sys.executable, "-m", "launcher", "weights", "push", *common, *words]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    try:
+        said = push()
+        reduced, whole = (cluster.models(name) / "m" for name in ("node2", "node3"))
+        assert not (reduced / ENGRAM).exists() and (reduced / DRAFT).exists()
+        assert content(whole) == content(source)
+        assert f"ok: node2: {NUM_FILES - 1} files without engram" in said
+        assert "node3: 7 files, " in said and "1 of 1 packed files are missing: layer-01.rank-2of3" in said
+        facts = [storage_of(path) for path in (source, reduced, whole)]
+        assert [item["left_out"] for item in facts] == [[], ["engram"], []]
+        assert facts[0]["hashes"] == facts[1]["hashes"] == facts[2]["hashes"]  # the check same-model
+        states = cluster.states()
+        locked = json.loads((source / MANIFEST_NAME).read_bytes())["files"]
+        told = json.loads((reduced / MANIFEST_NAME).read_bytes())
+        here = {name: entry["sha256"] for name, entry in told["files"].items()} | told["whole"]
+        assert here == {name: entry["sha256"] for name, entry in locked.items()}
+        assert [item.state for item in states] == ["complete"] * 3
+        (reduced / INDEX).write_bytes((reduced / INDEX).read_bytes() + b" ")
+        assert storage_of(reduced)["hashes"][INDEX] != facts[0]["hashes"][INDEX]  # no longer the one it wrote
+        after = json.loads(push("--whole", "--json"))["nodes"]
+        assert (after["node2"]["left_out"], after["node2"]["num_received"]) == ([], 2)
+        assert content(reduced) == content(source)
+        assert "they are there already" in push()
+        assert content(reduced) == content(source)
+    finally:
+        shutil.rmtree(packed)
+
+
+RECIPE = {
+    "schema_version": 1,
+    "name": "packed",
+    "model": {"path": "m", "served_name": "m"},
+    "engine": {"runtime": "cpu"},
+    "parallelism": {"nodes": 3, "tp": 3},
+    "extensions": {"engram": {"residence": "nvme", "packed_path": "packed"}},
+}
+
+
+def storage_of(model: Path) -> dict[str, Any]:
+    """What doctor's probe says of that directory."""
+    paths = {"models": str(model.parent)}
+    found = storage_facts(ProbeRoot(), paths=paths, home=str(model.parent), model_path=model.name)["model"]
+    assert isinstance(found, dict)
+    return found
 
 
 def test_what_is_there_by_hash_is_not_copied(cluster: Cluster) -> None:
