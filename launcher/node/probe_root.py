@@ -79,7 +79,7 @@ class ProbeRoot:
         return next((str(place) for place in places if os.access(place, os.X_OK)), None)
 
     def tool(
-        self, name: str, *arguments: str, timeout_s: float = TOOL_TIMEOUT_S, is_needed: bool = True
+        self, name: str, *arguments: str, timeout_s: float | None = None, is_needed: bool = True
     ) -> ToolOutput:
         """Run a tool. `is_needed`: its absence is a finding."""
         program = self.find_tool(name)
@@ -87,13 +87,16 @@ class ProbeRoot:
             return self._failed(name, f"{name} is not installed", is_needed)
         return self._run(name, program, arguments, timeout_s)
 
-    def program(self, where: str, *arguments: str, timeout_s: float = TOOL_TIMEOUT_S) -> ToolOutput:
+    def program(self, where: str, *arguments: str, timeout_s: float | None = None) -> ToolOutput:
         """Run the program at this path, such as the engine's Python."""
         if not os.access(self.path(where), os.X_OK):
             return ToolOutput(problem=f"there is no {where}")
         return self._run(where.rsplit("/", 1)[-1], str(self.path(where)), arguments, timeout_s)
 
-    def _run(self, name: str, program: str, arguments: tuple[str, ...], timeout_s: float) -> ToolOutput:
+    def _run(
+        self, name: str, program: str, arguments: tuple[str, ...], timeout_s: float | None
+    ) -> ToolOutput:
+        timeout_s = timeout_s or TOOL_TIMEOUT_S
         path = ":".join(str(self.top / directory) for directory in TOOL_DIRECTORIES)
         environment = {"LC_ALL": "C", "PATH": path, "HOME": os.environ.get("HOME", "/")}
         try:

@@ -137,12 +137,13 @@ def test_no_tool_at_all_is_one_finding_a_tool(tmp_path: Path) -> None:
     assert all(item.level == "warn" and item.node == "spark-b" and item.fix for item in found)
 
 
-def test_a_tool_that_hangs_is_named(tmp_path: Path) -> None:
+def test_a_tool_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.node.probe_root.TOOL_TIMEOUT_S", 1.5)
     case = ill_case(
         "pair", tmp_path, lambda tree: tree.program("/usr/bin/ibv_devinfo", "#!/bin/sh\nexec /bin/sleep 9\n")
     )
     (finding,) = problems(case)
-    assert (finding.check, finding.evidence) == ("probe-tool", "ibv_devinfo did not answer within 4.0 s")
+    assert (finding.check, finding.evidence) == ("probe-tool", "ibv_devinfo did not answer within 1.5 s")
 
 
 def test_tools_that_print_garbage_do_no_harm(tmp_path: Path) -> None:
