@@ -4,6 +4,8 @@ SglExtError              root; message, hint, node, exit_code
   SettingError      3    an environment variable or model file has an unusable value
   CostTableError    3    a table of step costs is impossible, edited, or of another engine
   SpecOptionError   2    a request asks for speculation in a way that does not exist
+  SpecRankError    70    ranks decided differently about a step of speculation
+  ExpertBackendError 8   no way of running the MXFP4 experts passed on every rank, or ranks disagree
   EngramReadError   7    Engram rows of a step could not be read; its output is withheld
   HookError         8    base of everything that concerns hooks
     VersionError    8    the installed SGLang is not one the hooks were written for
@@ -45,6 +47,14 @@ class CostTableError(SglExtError):
 
 class SpecOptionError(SglExtError):
     exit_code = 2
+
+
+class SpecRankError(SglExtError):
+    exit_code = 70
+
+
+class ExpertBackendError(SglExtError):
+    exit_code = 8
 
 
 class EngramReadError(SglExtError):

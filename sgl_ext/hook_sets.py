@@ -17,6 +17,8 @@ class HookSet(enum.StrEnum):
 
     CPU_V41 = "cpu_v41"  # plain PyTorch where V4.1 has GPU kernels only
     BALANCED_HEADS = "balanced_heads"  # attention heads padded to a multiple of the ranks
+    EXPERTS = "experts"  # the MXFP4 expert backend is checked and chosen at boot
+    GPU_EXPERTS = "gpu_experts"  # the chosen backend in SGLang's quantised layers
     ROW_STORE = "row_store"  # Engram rows from packed files instead of tables in memory
 
 
@@ -55,6 +57,8 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
     HookSet.ROW_STORE: (
         "engram_embedding",
         "engram_stager",
+    HookSet.EXPERTS: ("expert_choice",),
+    HookSet.GPU_EXPERTS: ("expert_method", "expert_row_order"),
         "engram_hasher",
         "engram_admission",
         "engram_output_gate",
@@ -88,3 +92,6 @@ def choose_hook_sets(
     if settings.engram_dir is not None:
         chosen.append(HookSet.ROW_STORE)
     return tuple(chosen)
+    chosen.append(HookSet.EXPERTS)
+    if not settings.cpu_engine:
+        chosen.append(HookSet.GPU_EXPERTS)

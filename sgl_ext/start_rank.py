@@ -17,6 +17,16 @@ from sgl_ext.verify_hooks import verify_hooks
 
 
 def start_rank(build: Callable[[], None], scheduler: Any, server_args: Any) -> None:
+def describe_experts(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | None:
+    """The boot check of the expert backends: choice, errors and times; None where SGLang's own runs."""
+    if HookSet.EXPERTS not in hook_sets:
+        return None
+    from sgl_ext.experts.boot_choice import chosen  # brings torch
+
+    choice = chosen()
+    return None if choice is None else choice.as_json()
+
+
     """Runs build() between installing the hooks and proving them.
 
     Any error is written as a refusal and raised; SGLang then logs it and ends the engine on every rank.
@@ -49,5 +59,10 @@ def _install_build_prove(
         hook_sets=hook_sets,
         installed=installed,
         server_args=server_args,
-        details={"switches": switches, "environment": describe_environment(os.environ)},
+        details={
+            "switches": switches,
+            "environment": describe_environment(os.environ),
+            "experts": describe_experts(hook_sets),
+            "speculation": speculation,
+        },
     )

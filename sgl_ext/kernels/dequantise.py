@@ -17,6 +17,7 @@ def dequantise_fp8_blocks(weight: torch.Tensor, scale: torch.Tensor) -> torch.Te
 def dequantise_fp4_pairs(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """packed int8 [n, k // 2], low nibble first, with one e8m0 scale per 32 along k -> bf16 [n, k]."""
     codes = packed.view(torch.uint8)
-    values = torch.stack([_E2M1[(codes & 0xF).long()], _E2M1[(codes >> 4).long()]], dim=-1).flatten(-2)
+    table = _E2M1.to(packed.device)
+    values = torch.stack([table[(codes & 0xF).long()], table[(codes >> 4).long()]], dim=-1).flatten(-2)
     blocks = values.unflatten(-1, (scale.shape[-1], -1)) * scale.float().unsqueeze(-1)
     return blocks.flatten(-2).to(torch.bfloat16)

@@ -57,7 +57,13 @@ def serve(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Serve:
 
 
 def run_engine(
-    model: Path, folder: Path, requests: list[dict[str, Any]], *, tp: int = 1, **engine: Any
+    model: Path,
+    folder: Path,
+    requests: list[dict[str, Any]],
+    *,
+    tp: int = 1,
+    experts: str = "auto",
+    **engine: Any,
 ) -> Answers:
     job = {"engine": {"model_path": str(model), "tp_size": tp, "port": 41000 + 200 * tp, **engine}}
     (folder / "job.json").write_text(json.dumps(job | {"requests": requests}))
@@ -66,7 +72,7 @@ def run_engine(
     done = subprocess.run(
         [sys.executable, str(script), "job.json", "out.json"],
         cwd=folder,
-        env=cpu_engine_variables(tp, folder / "reports"),
+        env=cpu_engine_variables(tp, folder / "reports") | {"SPARKCTL_EXPERT_BACKEND": experts},
         capture_output=True,
         text=True,
         check=False,
@@ -76,8 +82,20 @@ def run_engine(
     for rank in range(tp):
         report = json.loads((folder / "reports" / f"rank-{rank:02d}.json").read_text())
         assert "cpu_v41" in report["hook_sets"]
+        check_choice(report["details"]["experts"], experts, tp // engine.get("ep_size", 1))
     answers: Answers = json.loads((folder / "out.json").read_text())
     return answers
+
+
+def check_choice(choice: dict[str, Any], wanted: str, ranks_of_a_group: int) -> None:
+    """The expert backends were checked on this rank's shapes, and the fastest or the one asked for runs."""
+    verdicts = {item["name"]: item for item in choice["verdicts"]}
+    passed = [name for name, item in verdicts.items() if item["problem"] is None]
+    assert passed == ["dequantised", "reference"]
+    assert choice["shape"]["width"] * ranks_of_a_group == CPU.moe_intermediate_size
+    assert verdicts["marlin"]["problem"] == "needs sm_90 or sm_12x, on cpu"
+    assert max(verdicts["dequantised"]["errors"].values()) < 1e-5  # fp32
+    assert choice["chosen"] in (passed if wanted == "auto" else [wanted])
 
 
 def prompt(length: int, seed: int = 5) -> list[int]:
@@ -134,9 +152,16 @@ def test_chosen_experts_are_the_references(tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.parametrize("tp", [2, 3, 4])
 def test_ranks_agree_with_one(serve: Serve, one_shot: Answers, tp: int) -> None:
-    """3 ranks also draft (DSpark, padded heads in the draft stages too), which must change nothing."""
-    dspark = {"speculative_algorithm": "DSPARK", "speculative_dspark_block_size": 5} if tp == 3 else {}
-    for single, answer, bound in zip(one_shot, serve(REQUESTS, tp=tp, **dspark), (CLOSE, TIE), strict=True):
+    """2 ranks run the reference's experts, 3 draft (DSpark, padded heads in the draft stages too), 4 have two
+    groups of experts. None of it may change anything.
+    """
+    layouts: dict[int, dict[str, Any]] = {
+        2: {"experts": "reference"},
+        3: {"speculative_algorithm": "DSPARK", "speculative_dspark_block_size": 5},
+        4: {"ep_size": 2},
+    }
+    ranks = serve(REQUESTS, tp=tp, **layouts[tp])
+    for single, answer, bound in zip(one_shot, ranks, (CLOSE, TIE), strict=True):
         assert answer["tokens"] == single["tokens"]
         assert distance(answer["new"], single["new"]) < bound
         assert distance(answer["prompt"], single["prompt"]) < bound

@@ -19,8 +19,8 @@ def test_other_models_get_no_hooks() -> None:
 
 
 def test_v41_on_the_cpu_engine() -> None:
-    assert choose_hook_sets(settings(cpu_engine=True), V41, 2) == (HookSet.CPU_V41,)
-    assert choose_hook_sets(settings(), V41, 2) == ()
+    assert choose_hook_sets(settings(cpu_engine=True), V41, 2) == (HookSet.CPU_V41, HookSet.EXPERTS)
+    assert choose_hook_sets(settings(), V41, 2) == (HookSet.EXPERTS, HookSet.GPU_EXPERTS)
 
 
 def test_heads_are_balanced_only_where_groups_do_not_divide() -> None:
@@ -29,7 +29,7 @@ def test_heads_are_balanced_only_where_groups_do_not_divide() -> None:
 
 
 def test_row_store_needs_a_v41_folder(tmp_path: Path) -> None:
-    assert choose_hook_sets(settings(engram_dir=tmp_path), V41, 4) == (HookSet.ROW_STORE,)
+    assert choose_hook_sets(settings(engram_dir=tmp_path), V41, 4)[-1] is HookSet.ROW_STORE
     with pytest.raises(SettingError, match="got model_type 'qwen3'"):
         choose_hook_sets(settings(engram_dir=tmp_path), {"model_type": "qwen3"}, 4)
     with pytest.raises(SettingError, match=r"got no local config\.json"):
