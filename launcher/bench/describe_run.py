@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.bench.corpus import read_corpus
 from launcher.bench.endpoint import Endpoint, ServerFacts
+from launcher.bench.node_samples import MeasuredNodes
 from launcher.bench.protocols import lil, sparkdash
 from launcher.bench.run_folder import RunFolder
 from launcher.bench.settings import BenchSettings
@@ -16,7 +17,6 @@ from launcher.errors import ConfigError
 from launcher.plan import LaunchPlan
 from launcher.results.manifest import (
     CPU_TOLERANCE,
-    NodeDescription,
     PromptSet,
     Resolved,
     RunFacts,
@@ -35,7 +35,7 @@ REVISIONS = {
 
 
 def describe_run(
-    folder: RunFolder, endpoint: Endpoint, facts: ServerFacts, nodes: Sequence[NodeDescription],
+    folder: RunFolder, endpoint: Endpoint, facts: ServerFacts, nodes: MeasuredNodes,
     records: Sequence[RequestRecord], notes: Sequence[str], *, revision: str = "", ended_unix: float,
 ) -> RunFacts:  # fmt: skip
     settings = folder.settings
@@ -59,12 +59,15 @@ def describe_run(
         served_model=endpoint.model,
         recipe=recipe,
         topology=None if plan is None else resolve("nodes of the run", _layout(plan)),
+        lock_sha256=plan.lock.sha256 if plan is not None and plan.lock is not None else None,
         versions=Versions(
             sparkctl=version("sparkctl"), sglang=facts.version, python=_python_version(),
+            torch=nodes.versions.get("torch"), flashinfer=nodes.versions.get("flashinfer-python"),
+            nccl=nodes.versions.get("nvidia-nccl-cu13"),
         ),
         engine_args=facts.engine_args,
         prompts=prompt_sets(records),
-        nodes=tuple(nodes),
+        nodes=nodes.nodes,
         notes=tuple(dict.fromkeys(said)),
         tolerance=CPU_TOLERANCE if plan is not None and plan.runtime == "cpu" else Tolerance(),
     )  # fmt: skip

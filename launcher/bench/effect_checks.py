@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from launcher.bench.endpoint import Endpoint, ServerFacts
 from launcher.bench.engine_metrics import cached_share, counting_problem, growth, total
@@ -17,6 +18,10 @@ MOST_COLD_TOKENS = 64
 LEAST_WARM_SHARE = 0.5
 # Clocks of client and engine frame a wave differently.
 BOUND_SLACK = 1.02
+ENGRAM_ROWS = "sparkctl_engram_rows_total"
+# On a GPU the row store's counters go out once a second, with the tokens of a step: a shorter wave may show
+# none of its own.
+ENGRAM_PUBLISHED_S = 3.0
 
 
 def expected_features(settings: BenchSettings, facts: ServerFacts, endpoint: Endpoint) -> tuple[str, ...]:
@@ -51,9 +56,9 @@ def refuse_inactive(features: Sequence[str], facts: ServerFacts, metrics: dict[s
             "the prefix cache must be active, the engine was started with --disable-radix-cache",
             hint="start it without that flag, or leave the prefix suite out",
         )
-    if "engram" in features and total(metrics, "sparkctl_engram_rows_total") is None:
+    if "engram" in features and total(metrics, ENGRAM_ROWS) is None:
         raise BenchRefused(
-            "Engram rows from the row store must be active, /metrics has no sparkctl_engram_rows_total",
+            f"Engram rows from the row store must be active, /metrics has no {ENGRAM_ROWS}",
             hint="sparkctl audit says what each rank runs",
         )
 
@@ -71,14 +76,28 @@ def refuse_no_effect(
             f"{wave.name} must be decoded with speculation, the engine counted no verify call",
             hint="sparkctl logs tells why drafts are off",
         )
-    if "engram" in features and not growth(before, after, "sparkctl_engram_rows_total"):
+    is_long = after.time_s - before.time_s >= ENGRAM_PUBLISHED_S
+    if "engram" in features and is_long and not growth(before, after, ENGRAM_ROWS):
         raise BenchInvalid(
             f"{wave.name} must read Engram rows, the row store counted none", hint="sparkctl audit"
         )
 
 
+def refuse_no_rows(features: Sequence[str], samples: Sequence[EngineSample]) -> None:
+    """At the end, over all waves: those that were too short to be judged alone too. Raises BenchInvalid."""
+    if "engram" not in features:
+        return
+    ends = [
+        (first, last) for first, last in pairwise(samples) if (first.when, last.when) == ("before", "after")
+    ]
+    if ends and not any(growth(first, last, ENGRAM_ROWS) for first, last in ends):
+        raise BenchInvalid(
+            "the run must read Engram rows, the row store counted none in any wave", hint="sparkctl audit"
+        )
+
+
 def refuse_wrong_cache(
-    wave: Wave, before: EngineSample, after: EngineSample, records: Sequence[RequestRecord]
+    wave: Wave, before: EngineSample | None, after: EngineSample | None, records: Sequence[RequestRecord]
 ) -> None:
     """Cold must be cold and warm must be warm. Raises BenchInvalid."""
     share = cached_share(before, after, records)

@@ -73,13 +73,17 @@ def counting_problem(
     return None
 
 
-def cached_share(before: EngineSample, after: EngineSample, records: Sequence[RequestRecord]) -> float | None:
+def cached_share(
+    before: EngineSample | None, after: EngineSample | None, records: Sequence[RequestRecord]
+) -> float | None:
     """Prompt tokens that came from the prefix cache, as a share; None where nobody tells."""
     prompt = sum(record.prompt_tokens or 0 for record in records)
     if not prompt:
         return None
     if all(record.cached_tokens is not None for record in records):
         return sum(record.cached_tokens or 0 for record in records) / prompt
+    if before is None or after is None:
+        return None
     computed = growth(before, after, "sglang:realtime_tokens_total", 'mode="prefill_compute"')
     cached = growth(before, after, "sglang:realtime_tokens_total", 'mode="prefill_cache"')
     if cached is None or computed is None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 from launcher.call_node import Answer, ask_node
 from launcher.connect import SshOptions, connect_all
+from launcher.doctor.gather_reports import gather_reports, questions_for_plan
+from launcher.doctor.node_report import NodeReport
 from launcher.plan import LaunchPlan, NodePlan
 from launcher.remote import Remote
 from launcher.results.manifest import NodeDescription
@@ -16,6 +20,14 @@ from launcher.run_on_all import run_on_all
 
 EVERY_S = 10.0
 _TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredNodes:
+    """`versions`: distribution -> version of the head's engine; empty where nodes run a docker image."""
+
+    nodes: tuple[NodeDescription, ...] = ()
+    versions: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class NodeSampler:
@@ -48,11 +60,23 @@ class NodeSampler:
         self._next_s = time.monotonic() + EVERY_S
         return found
 
-    def describe(self) -> list[NodeDescription]:
-        answers = self._ask(["host", "gpu", "software"])
-        return [
-            _describe(self._plan.node(name), self._alias[name], answer) for name, answer in answers.items()
-        ]
+    def describe(self) -> MeasuredNodes:
+        """Once a run. Engines whose versions differ between nodes are told in `problems`."""
+        reports = gather_reports(
+            self._remotes, questions_for_plan(self._plan), ("host", "gpu", "software"), time.time
+        )
+        head = _versions(reports[self._plan.head.name])
+        for name, report in reports.items():
+            if report.host is None:
+                self.problems.setdefault(self._alias[name], "; ".join(report.problems.values()))
+            elif _versions(report) != head:
+                self.problems.setdefault(self._alias[name], "its engine's packages are not those of the head")
+        return MeasuredNodes(
+            nodes=tuple(
+                _describe(node, self._alias[node.name], reports[node.name]) for node in self._plan.nodes
+            ),
+            versions=head,
+        )
 
     def _ask(self, parts: list[str]) -> dict[str, Answer]:
         def ask(remote: Remote) -> Answer:
@@ -99,14 +123,19 @@ def _numbers(gpus: list[dict[str, Any]], key: str) -> list[float]:
     return found
 
 
-def _describe(node: NodePlan, alias: str, answer: Answer) -> NodeDescription:
-    host, gpus = answer.get("host") or {}, (answer.get("gpu") or {}).get("gpus") or []
+def _versions(report: NodeReport) -> dict[str, str | None]:
+    identity = report.software.identity if report.software else None
+    return dict(identity.versions) if identity is not None and identity.problem is None else {}
+
+
+def _describe(node: NodePlan, alias: str, report: NodeReport) -> NodeDescription:
+    host, gpus = report.host, report.gpu.gpus if report.gpu else ()
     return NodeDescription(
         node=alias,
         ranks=node.ranks,
-        kernel=host.get("kernel"),
-        memory_total_bytes=(host.get("memory") or {}).get("MemTotal"),
-        gpu=gpus[0].get("name") if gpus else None,
+        kernel=host.kernel if host else None,
+        memory_total_bytes=host.memory.MemTotal if host else None,
+        gpu=gpus[0].name if gpus else None,
         num_gpus=len(gpus) if gpus else None,
-        driver=gpus[0].get("driver_version") if gpus else None,
+        driver=(gpus[0].driver_version if gpus else None) or (host.driver_loaded if host else None),
     )

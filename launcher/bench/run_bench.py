@@ -18,13 +18,14 @@ from launcher.bench.effect_checks import (
     refuse_impossible,
     refuse_inactive,
     refuse_no_effect,
+    refuse_no_rows,
     refuse_wrong_cache,
 )
 from launcher.bench.endpoint import Endpoint, ServerFacts, ask_server, flush_cache
 from launcher.bench.engine_metrics import read_metrics
 from launcher.bench.errors import BenchInvalid
 from launcher.bench.http_stream import StreamLimits
-from launcher.bench.node_samples import NodeSampler
+from launcher.bench.node_samples import MeasuredNodes, NodeSampler
 from launcher.bench.output_checks import refuse_bad_output
 from launcher.bench.plan_waves import plan_waves
 from launcher.bench.protocols.lil import lil_report
@@ -35,7 +36,7 @@ from launcher.bench.send import Sender
 from launcher.bench.wave import Wave
 from launcher.connect import SshOptions
 from launcher.results.finish_run import finish_run
-from launcher.results.manifest import Manifest, NodeDescription
+from launcher.results.manifest import Manifest
 from launcher.results.read_records import read_records
 from launcher.results.records import EngineSample, RequestRecord
 from launcher.results.run_directory import ENGINE, NODES, REQUESTS
@@ -74,13 +75,14 @@ class Bench:
         if any(wave.case.startswith("after restart") for wave in left):
             self._refuse_same_server()
         with self._sampler(origin_s) as sampler:
-            nodes = sampler.describe() if sampler else []
+            nodes = sampler.describe() if sampler else MeasuredNodes()
             for wave in left:
                 self._sample_nodes(sampler)
                 self._run_wave(wave, facts, features, origin_s)
             self._sample_nodes(sampler)
             if sampler:
                 self.note(*(f"{node}: not sampled: {said}" for node, said in sampler.problems.items()))
+        refuse_no_rows(features, read_records(self.folder.path).engine_samples)
         return self._finish(facts, nodes)
 
     def note(self, *notes: str) -> None:
@@ -137,9 +139,9 @@ class Bench:
             allow = ()
         self.note(*refuse_bad_output(wave, records, allow))
         _refuse_no_overlap(wave, records)
+        refuse_wrong_cache(wave, before, after, records)
         if before is not None and after is not None:
             settings = self.folder.settings
-            refuse_wrong_cache(wave, before, after, records)
             if not wave.cut_at_end:
                 refuse_impossible(settings, wave, before, after, records)
             refuse_no_effect(features, wave, before, after, records)
@@ -210,7 +212,7 @@ class Bench:
                 f" --after-restart",
             )
 
-    def _finish(self, facts: ServerFacts, nodes: Sequence[NodeDescription]) -> Manifest:
+    def _finish(self, facts: ServerFacts, nodes: MeasuredNodes) -> Manifest:
         from launcher.results.report import missing_libraries, render_report
 
         records = read_records(self.folder.path).requests

@@ -28,12 +28,11 @@ class RoundCounters:
 def round_counters(
     samples: Iterable[EngineSample],
 ) -> Iterator[tuple[tuple[str, str, str, int], int, RoundCounters]]:
-    """(cell, round, growth) of every measured round that has a sample before and one after it."""
+    """(cell, round, growth) of every round that has a sample before and one after it; warm-up has its own."""
     pairs: dict[tuple[tuple[str, str, str, int], int], dict[str, EngineSample]] = defaultdict(dict)
     for sample in samples:
-        if not sample.warm_up:
-            cell = (sample.protocol, sample.suite, sample.case, sample.concurrency)
-            pairs[(cell, sample.round)][sample.when] = sample
+        cell = (sample.protocol, sample.suite, sample.case, sample.concurrency)
+        pairs[(cell, sample.round)][sample.when] = sample
     for (cell, round_idx), pair in sorted(pairs.items(), key=lambda item: item[0]):
         if len(pair) == 2:
             yield cell, round_idx, _growth(pair["before"].metrics, pair["after"].metrics)

@@ -27,6 +27,13 @@ def run_again(
     from launcher.connect import SshOptions
 
     settings = settings_of(first.manifest)
+    if settings.after_restart:
+        raise UsageError(
+            "a run with a round after a restart must be repeated in two steps, got one: nobody restarts the"
+            " server in between",
+            hint="the same `sparkctl bench` once more, with its --resume DIR --after-restart; then: sparkctl"
+            f" results reproduce {first.directory} --against DIR",
+        )
     refuse_other_inputs(first.manifest, endpoint)
     directory = output or next_directory(first.directory)
     tell(f"the same again into {directory}")

@@ -81,8 +81,16 @@ def _summarize_cell(
         steps_per_s=counted(lambda found, window_s: _ratio(found.decode_passes, window_s)),
         tokens_per_step=counted(lambda found, _: _ratio(found.decode_tokens, found.decode_passes)),
         accepted_per_step=counted(lambda found, _: _ratio(found.generated_tokens, found.verify_calls)),
-        engram_hit_rate=counted(lambda found, _: _ratio(found.engram_hit_rows, found.engram_rows)),
+        engram_hit_rate=counted(lambda found, _: _engram_hit_rate(found)),
+        engram_cold_hit_rate=make_spread(
+            _engram_hit_rate(counters[round_idx])
+            for round_idx in sorted({record.round for record in records if record.warm_up} & set(counters))
+        ),
     )
+
+
+def _engram_hit_rate(found: RoundCounters) -> float | None:
+    return _ratio(found.engram_hit_rows, found.engram_rows)
 
 
 def ttft_s(record: RequestRecord) -> float | None:

@@ -41,6 +41,7 @@ class CellSummary(FrozenModel):
     tokens_per_step         decode tokens of the engine / its decode passes, all streams together
     accepted_per_step       tokens of a stream / its verify calls, with speculative decoding
     engram_hit_rate         rows from memory / rows asked for
+    engram_cold_hit_rate    the same of the discarded round, whose rows nobody asked for before
     """
 
     protocol: Label
@@ -67,6 +68,7 @@ class CellSummary(FrozenModel):
     tokens_per_step: Spread | None
     accepted_per_step: Spread | None
     engram_hit_rate: Spread | None
+    engram_cold_hit_rate: Spread | None
 
     @property
     def key(self) -> tuple[str, str, str, int]:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from engram.row_counters import LatencyHistogram, StoreCounters
 from sgl_ext.engram.row_service import RowService
 
+if TYPE_CHECKING:
+    from sgl_ext.engram.step_fetch import StepFetch
+
 _PERIOD_S = 1.0
+# Steps of a CPU engine last that long, and answers of a small model less than a second.
+CPU_PERIOD_S = 0.05
 _WAIT_BOUNDS_US = (2, 5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 4000)
 _GAUGES = (
     "cached_rows",
@@ -28,14 +33,18 @@ _GAUGES = (
 
 
 class EngramMetrics:
-    """Counters sparkctl_engram_*; labels tp_rank, and layer or le (microseconds) where it applies."""
+    """Counters sparkctl_engram_*; labels tp_rank, and layer or le (microseconds) where it applies.
 
-    def __init__(self, service: RowService) -> None:
+    A CPU engine has no step fetch and no stager: it reads in place, and has the row store's numbers only.
+    """
+
+    def __init__(self, service: RowService, period_s: float = _PERIOD_S) -> None:
         # Imported here: prometheus-client looks at PROMETHEUS_MULTIPROC_DIR once, at its own import.
         from prometheus_client import Counter, Gauge
 
         self._service = service
         self._rank = str(service.rank)
+        self._period_s = period_s
         self._next_s = 0.0
         self._before: dict[tuple[str, ...], int] = {}
         self._values: dict[str, Any] = {}
@@ -58,6 +67,12 @@ class EngramMetrics:
                 self._values[field.name] = Counter(
                     f"sparkctl_engram_{field.name}", f"Row store: {field.name}.", ["tp_rank"]
                 )
+        if service.step_fetch is not None:
+            self._make_gpu_values(service.step_fetch)
+
+    def _make_gpu_values(self, fetch: StepFetch) -> None:
+        from prometheus_client import Counter, Gauge
+
         self._waits = Counter(
             "sparkctl_engram_exposed_wait_steps",
             "Decode and verify steps by how long the model waited for a layer's rows (microseconds).",
@@ -69,7 +84,6 @@ class EngramMetrics:
             ["tp_rank"],
             multiprocess_mode="mostrecent",
         )
-        fetch = service.step_fetch
         self._host_waits = torch.zeros(fetch.waits.shape, dtype=torch.int32, pin_memory=True)
         self._stream = torch.cuda.Stream(fetch.waits.device)
         self._copied: torch.cuda.Event | None = None
@@ -78,7 +92,7 @@ class EngramMetrics:
         now = time.monotonic()
         if now < self._next_s:
             return
-        self._next_s = now + _PERIOD_S
+        self._next_s = now + self._period_s
         counters = self._service.store.counters()
         for name, value in self._values.items():
             current = getattr(counters, name)
@@ -89,8 +103,9 @@ class EngramMetrics:
                 value.labels(self._rank).set(current)
             else:
                 self._count(value.labels(self._rank), (name,), current)
-        self._tracked.labels(self._rank).set(self._service.stager.lookahead.num_tracked)
-        self._publish_waits()
+        if self._service.step_fetch is not None:
+            self._tracked.labels(self._rank).set(self._service.stager.lookahead.num_tracked)
+            self._publish_waits()
 
     def _publish_waits(self) -> None:
         """Publishes the histogram that the last call asked for, and asks for the next one."""

@@ -11,9 +11,8 @@ from sgl_ext.hook import Hook, HookKind
 def check_rows_were_read(streamer: Any, *args: Any, **kwargs: Any) -> None:
     """Raises EngramReadError: SGLang logs it and ends the engine. The step's results are on the host."""
     service = get_row_service()
-    if service.step_fetch is None:
-        return
-    error = service.step_fetch.find_error()
+    # A CPU engine has no step fetch: a failed read was raised where it was waited for.
+    error = service.step_fetch.find_error() if service.step_fetch is not None else None
     if error is not None:
         layer, status = error
         service.raise_failed(status, layer)

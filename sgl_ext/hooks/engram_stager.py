@@ -19,10 +19,14 @@ def make_stager(stager_class: type, model: torch.nn.Module, hasher: Any, device:
         return None
     service = get_row_service()
     _ = service.store
-    if device.type != "cuda":
-        return None
     from sglang.srt.runtime_context import get_server_args
 
+    if device.type != "cuda":
+        if get_server_args().enable_metrics:
+            from sgl_ext.engram.metrics import CPU_PERIOD_S, EngramMetrics
+
+            service.metrics = EngramMetrics(service, CPU_PERIOD_S)
+        return None
     from sgl_ext.engram.prompt_stager import PromptStager
     from sgl_ext.engram.step_fetch import StepFetch
 

@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from launcher.bench.describe_run import describe_run
 from launcher.bench.endpoint import Endpoint, ask_server
 from launcher.bench.errors import BenchInvalid, BenchRefused
+from launcher.bench.node_samples import MeasuredNodes
 from launcher.bench.run_folder import RunFolder
 from launcher.bench.settings import BenchSettings
 from launcher.results.finish_run import finish_run
@@ -39,7 +40,7 @@ def benchy_argv(settings: BenchSettings, endpoint: Endpoint, tokenizer: str) -> 
         "--base-url", f"{endpoint.url}/v1", "--model", endpoint.model, "--tokenizer", tokenizer,
         "--pp", *map(str, settings.prefill_tokens), "--tg", str(settings.max_tokens),
         "--runs", str(settings.rounds), "--concurrency", *map(str, settings.concurrency),
-        "--skip-coherence",
+        "--skip-coherence", "--exit-on-first-fail",
     ]  # fmt: skip
     return [*words, "--exact-tg"] if settings.forced_length else words
 
@@ -75,7 +76,8 @@ def run_llama_benchy(folder: RunFolder, endpoint: Endpoint, *, tell: Callable[[s
     if empty or not found.get("benchmarks"):
         raise BenchInvalid("llama-benchy must report a decode figure for every test, got none for some")
     facts_of_run = describe_run(
-        folder, endpoint, facts, (), (), ("llama-benchy keeps no raw records; its figures: " + JSON,),
+        folder, endpoint, facts, MeasuredNodes(), (),
+        ("llama-benchy keeps no raw records; its figures: " + JSON,),
         revision=f"llama-benchy {release}", ended_unix=time.time(),
     )  # fmt: skip
     return finish_run(folder.path, facts_of_run)

@@ -98,6 +98,19 @@ def test_engine_counters_grow_between_before_and_after() -> None:
     assert cell.accepted_per_step is None, "no speculation, so nothing was accepted"
 
 
+def test_the_discarded_round_gives_the_cold_hit_rate_and_nothing_else() -> None:
+    """Its samples are a quarter of the rows; the counted round's are three quarters."""
+    requests = [make_request("cold", round=0, warm_up=True), make_request(round=1)]
+    cold = []
+    for sample in make_engine_samples(round=0, warm_up=True):
+        hits = {name: value / 3 for name, value in sample.metrics.items() if "hit_rows" in name}
+        cold.append(sample.model_copy(update={"metrics": {**sample.metrics, **hits}}))
+    (cell,) = summarize(requests, [*cold, *make_engine_samples()]).cells
+    assert cell.engram_cold_hit_rate is not None and cell.engram_cold_hit_rate.median == 0.25
+    assert cell.engram_hit_rate is not None and cell.engram_hit_rate.median == 0.75
+    assert cell.steps_per_s is not None and cell.steps_per_s.rounds == 1
+
+
 def test_accepted_tokens_need_verify_calls() -> None:
     before, after = make_engine_samples()
     more = {"sglang:generation_tokens_total{}": 30.0, "sglang:spec_verify_calls_total{}": 10.0}
