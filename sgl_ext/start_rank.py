@@ -63,6 +63,5 @@ def _install_build_prove(
             "switches": switches,
             "environment": describe_environment(os.environ),
             "experts": describe_experts(hook_sets),
-            "speculation": speculation,
         },
     )
