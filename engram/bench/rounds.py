@@ -28,13 +28,18 @@ class Figure:
 
 
 def alternate(
-    contenders: dict[str, Callable[[int], Sample]], num_rounds: int = NUM_ROUNDS
+    contenders: dict[str, Callable[[int], Sample]], num_rounds: int = NUM_ROUNDS, *, rotate: bool = False
 ) -> tuple[dict[str, Sample], ...]:
-    """Per round, each contender's sample; every contender gets the round's number to choose its input."""
-    return tuple(
-        {name: contender(round_idx) for name, contender in contenders.items()}
-        for round_idx in range(num_rounds)
-    )
+    """Per round, each contender's sample; every contender gets the round's number to choose its input.
+
+    `rotate`: each round begins with the next contender, so that a disk that warms up favours nobody.
+    """
+    rounds = []
+    for round_idx in range(num_rounds):
+        first = round_idx % len(contenders) if rotate else 0
+        names = [*contenders][first:] + [*contenders][:first]
+        rounds.append({name: contenders[name](round_idx) for name in names})
+    return tuple(rounds)
 
 
 def median_ratio(

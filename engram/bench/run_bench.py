@@ -29,7 +29,7 @@ Measurement = Callable[[BenchSetup], Sequence[Figure]]
 
 
 def _at_depth(depth: int) -> Measurement:
-    return lambda setup: [measure_cold_rows(setup, depth)]
+    return lambda setup: measure_cold_rows(setup, depth)
 
 
 MEASUREMENTS: dict[str, Measurement] = {

@@ -190,7 +190,7 @@ def bench(
     only: Annotated[
         str | None, typer.Option("--only", metavar="NAME,NAME", help="Measurements. Default: all.")
     ] = None,
-    queue_depth: Annotated[int, typer.Option("--queue-depth", min=1, help="Reads in flight.")] = 128,
+    queue_depth: Annotated[int, typer.Option("--queue-depth", min=1, help="Reads in flight.")] = 256,
     json: JsonOption = False,
 ) -> None:
     """Measure the row store against this disk's limits (fio) and a reference reader, on a synthetic table.
