@@ -1,7 +1,7 @@
 """Pure: one scrape of an engine's /metrics as typed values. What the engine does not give stays None.
 
 The names are those of SGLang 0.5.23 (srt/observability/metrics_collector.py) and of the plugin
-(sgl_ext/engram/metrics.py).
+(sgl_ext/engram/metrics.py, sgl_ext/speculation/metrics.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ class EngineSample:
     """One scrape of all nodes of a run. Totals count since the engine's start.
 
     `waits`: Engram steps by the longest wait they had, upper bound in microseconds -> steps so far, added up
-    over ranks and layers; empty where rows are not read from disk by a GPU.
+    over ranks and layers; empty where rows are not read from disk by a GPU. `draft_break_even`: tokens a step
+    must bring, and what follows it, where the plugin decides about drafts.
     """
 
     at_s: float
@@ -32,6 +33,9 @@ class EngineSample:
     prefix_hit_share: float | None = None
     engram_rows: float | None = None
     engram_hit_rows: float | None = None
+    draft_break_even: float | None = None
+    draft_below_break_even: float | None = None
+    draft_requests_off: float | None = None
     waits: Mapping[float, float] = field(default_factory=dict)
 
 
@@ -51,6 +55,9 @@ _LARGEST = {
     "kv_usage": "sglang:token_usage",
     "prefix_hit_share": "sglang:cache_hit_rate",
     "tokens_per_step": "sglang:spec_accept_length",
+    "draft_break_even": "sparkctl_spec_break_even_recent",
+    "draft_below_break_even": "sparkctl_spec_below_break_even",
+    "draft_requests_off": "sparkctl_spec_requests_off",
 }
 _TOKENS = "sglang:realtime_tokens_total"
 _POOL = "sglang:max_total_num_tokens"
@@ -72,6 +79,7 @@ def read_sample(at_s: float, head_text: str, worker_texts: Iterable[str] = ()) -
         values[name] = max((value for _, value in head.get(metric, ())), default=None)
     # 0 until a draft was verified, and for ever where nothing drafts: a step gives at least one token.
     values["tokens_per_step"] = values["tokens_per_step"] or None
+    values["draft_break_even"] = values["draft_break_even"] or None
     values["decode_tokens"] = _sum(_mode(head, "decode"))
     values["prefill_tokens"] = _sum(_mode(head, "prefill_compute"))
     values["kv_tokens"] = _pool_tokens(head)

@@ -36,6 +36,9 @@ class Figures:
     prefix_hit_share: float | None = None
     engram_hit_share: float | None = None
     engram_wait_p95_us: float | None = None
+    draft_break_even: float | None = None
+    draft_below_break_even: float | None = None
+    draft_requests_off: float | None = None
 
 
 class History:
@@ -108,6 +111,9 @@ def figures_of(samples: Sequence[EngineSample]) -> Figures:
         prefix_hit_share=last.prefix_hit_share,
         engram_hit_share=_hit_share(recent),
         engram_wait_p95_us=wait_quantile_us(recent, 0.95),
+        draft_break_even=last.draft_break_even,
+        draft_below_break_even=last.draft_below_break_even,
+        draft_requests_off=last.draft_requests_off,
     )
 
 

@@ -15,6 +15,14 @@ const share = (value) => `${short.format(100 * value)} %`;
 const micros = (value) => (value < 1000 ? `${whole.format(value)} us` : `${short.format(value / 1000)} ms`);
 const some = (value, show, before = "", after = "") => (value === null ? "" : before + show(value) + after);
 
+// With the plugin's controller: what drafting must bring to pay, and who goes without.
+function draftNote(f) {
+  if (f.draft_requests_off === null) return "with drafting, per request";
+  const bar = some(f.draft_break_even, (value) => fine.format(value), "pays from ");
+  const loses = f.draft_below_break_even ? "costs more than it brings" : "";
+  return [loses, bar, some(f.draft_requests_off, count, "requests without drafts: ")].filter(Boolean).join(", ");
+}
+
 // `why`: said of a figure that this engine does not give while it gives others.
 const FIGURES = [
   {
@@ -24,7 +32,7 @@ const FIGURES = [
   },
   {
     name: "tokens_per_step", title: "Tokens per step", show: (value) => fine.format(value), plot: true,
-    note: () => "with drafting, per request",
+    note: draftNote,
     why: "no draft verified",
   },
   {

@@ -92,6 +92,9 @@ def metrics_text(step: int, *, engram: bool = True) -> str:
     lines = [
         f'sparkctl_engram_rows_total{{tp_rank="0"}} {rows}',
         f'sparkctl_engram_hit_rows_total{{tp_rank="0"}} {hits}',
+        "sparkctl_spec_break_even_recent 1.31",
+        "sparkctl_spec_below_break_even 0.0",
+        f"sparkctl_spec_requests_off {wave}",
     ]
     for bound, share in (("10", 0.90), ("50", 0.94), ("100", 0.97), ("4000", 1.0), ("inf", 1.0)):
         labels = f'tp_rank="0",layer="2",le="{bound}"'

@@ -93,7 +93,15 @@ def page(chrome: Chrome) -> Iterator[Page]:
 def test_serving_shows_every_figure_and_plot(page: Page) -> None:
     page.show(moment(serving(), ended=earlier_runs()))
     text = page.text()
-    for word in ("serving", "node-2", "Tokens per second", "Engram hit rate", "100 us", "8,192 tokens"):
+    for word in (
+        "serving",
+        "node-2",
+        "Tokens per second",
+        "Engram hit rate",
+        "100 us",
+        "8,192 tokens",
+        "pays from 1.31",
+    ):
         assert word in text, word
     assert "not measured" not in text
     drawn = page.run(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.dashboard.engine_metrics import parse_exposition, read_sample
+from sgl_ext.speculation.metrics import SpeculationMetrics, exposition
 from tests.launcher.dashboard.moments import HEAD, WORKER, metrics_text
 
 
@@ -34,6 +35,17 @@ def test_engram_counters_add_up_over_ranks() -> None:
     sample = read_sample(1.0, metrics_text(10), [rank % (1, 7), rank % (2, 5)])
     assert sample.engram_rows == 90_000 + 12
     assert sample.waits[math.inf] == 10_000 and next(iter(sample.waits)) == 10.0
+
+
+def test_the_plugins_own_families_are_read() -> None:
+    """As its publisher names them: a renamed family shows here."""
+    metrics = SpeculationMetrics(5)
+    metrics.alarm.observe(tokens_per_step=1.1, break_even=1.4)
+    sample = read_sample(1.0, HEAD + exposition(metrics.families()))
+    assert sample.draft_requests_off == 0 and sample.draft_below_break_even == metrics.alarm.is_on
+    assert sample.draft_break_even == pytest.approx(metrics.alarm.break_even, rel=1e-4)
+    without = read_sample(1.0, HEAD)
+    assert without.draft_requests_off is None and without.draft_break_even is None
 
 
 @pytest.mark.parametrize("text", [HEAD[:-40], "what is this\n", 'a{b="c\n', "x one\n"])
