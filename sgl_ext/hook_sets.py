@@ -19,6 +19,7 @@ class HookSet(enum.StrEnum):
     BALANCED_HEADS = "balanced_heads"  # attention heads padded to a multiple of the ranks
     EXPERTS = "experts"  # the MXFP4 expert backend is checked and chosen at boot
     GPU_EXPERTS = "gpu_experts"  # the chosen backend in SGLang's quantised layers
+    SEQUENCE_PARALLEL = "sequence_parallel"  # prefill rows split over the ranks between sublayers
     ROW_STORE = "row_store"  # Engram rows from packed files instead of tables in memory
 
 
@@ -54,11 +55,12 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
         "draft_without_streams",
     ),
     HookSet.BALANCED_HEADS: ("padded_config", "padded_weights", "padded_draft_weights"),
+    HookSet.EXPERTS: ("expert_choice",),
+    HookSet.GPU_EXPERTS: ("expert_method", "expert_row_order"),
+    HookSet.SEQUENCE_PARALLEL: ("sequence_parallel_layer",),
     HookSet.ROW_STORE: (
         "engram_embedding",
         "engram_stager",
-    HookSet.EXPERTS: ("expert_choice",),
-    HookSet.GPU_EXPERTS: ("expert_method", "expert_row_order"),
         "engram_hasher",
         "engram_admission",
         "engram_output_gate",
@@ -86,12 +88,14 @@ def choose_hook_sets(
     chosen = []
     if settings.cpu_engine:
         chosen.append(HookSet.CPU_V41)
-    groups = config.get("text_config", config)["o_groups"]
-    if groups % tp_size != 0:
-        chosen.append(HookSet.BALANCED_HEADS)
-    if settings.engram_dir is not None:
-        chosen.append(HookSet.ROW_STORE)
-    return tuple(chosen)
     chosen.append(HookSet.EXPERTS)
     if not settings.cpu_engine:
         chosen.append(HookSet.GPU_EXPERTS)
+    groups = config.get("text_config", config)["o_groups"]
+    if groups % tp_size != 0:
+        chosen.append(HookSet.BALANCED_HEADS)
+    if settings.sequence_parallel:
+        chosen.append(HookSet.SEQUENCE_PARALLEL)
+    if settings.engram_dir is not None:
+        chosen.append(HookSet.ROW_STORE)
+    return tuple(chosen)
