@@ -24,6 +24,7 @@ class Settings:
     cpu_engine: bool
     report_dir: Path | None  # each rank's report (and refusal) goes here; None writes none
     engram_dir: Path | None  # packed Engram files of this node; None keeps SGLang's own tables
+    sequence_parallel: bool = False  # prefill rows split over the ranks; sequence_parallel.py reads how
     fork_children: bool = False  # CPU engine: children by fork, so a node imports SGLang once
 
     def as_json(self) -> dict[str, object]:
@@ -44,6 +45,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         cpu_engine=cpu_engine,
         report_dir=_directory(environment, REPORT_DIR_VARIABLE),
         engram_dir=_directory(environment, ENGRAM_DIR_VARIABLE),
+        sequence_parallel=environment.get("SPARKCTL_SEQUENCE_PARALLEL", "off") != "off",
         fork_children=fork_children,
     )
 
