@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
 from sgl_ext.engine_environment import set_switches
-from sgl_ext.hook_sets import choose_hook_sets
+from sgl_ext.hook_sets import HookSet, choose_hook_sets
 from sgl_ext.install_hooks import install_hooks, load_hooks
 from sgl_ext.model_config import read_model_config
 from sgl_ext.rank_report import describe_environment, report_path, write_rank_report, write_refusal
@@ -16,7 +17,6 @@ from sgl_ext.settings import Settings, read_settings
 from sgl_ext.verify_hooks import verify_hooks
 
 
-def start_rank(build: Callable[[], None], scheduler: Any, server_args: Any) -> None:
 def describe_experts(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | None:
     """The boot check of the expert backends: choice, errors and times; None where SGLang's own runs."""
     if HookSet.EXPERTS not in hook_sets:
@@ -27,6 +27,18 @@ def describe_experts(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | None
     return None if choice is None else choice.as_json()
 
 
+def describe_sequence_parallel(hook_sets: tuple[HookSet, ...], tp_size: int) -> dict[str, object] | None:
+    """Mode and threshold of sequence parallelism in prefill; None where it is off."""
+    if HookSet.SEQUENCE_PARALLEL not in hook_sets:
+        return None
+    from sgl_ext.sequence_parallel import read_sequence_parallel
+
+    setting = read_sequence_parallel(os.environ, tp_size)
+    assert setting is not None
+    return asdict(setting)
+
+
+def start_rank(build: Callable[[], None], scheduler: Any, server_args: Any) -> None:
     """Runs build() between installing the hooks and proving them.
 
     Any error is written as a refusal and raised; SGLang then logs it and ends the engine on every rank.
@@ -63,5 +75,6 @@ def _install_build_prove(
             "switches": switches,
             "environment": describe_environment(os.environ),
             "experts": describe_experts(hook_sets),
+            "sequence_parallel": describe_sequence_parallel(hook_sets, server_args.tp_size),
         },
     )
