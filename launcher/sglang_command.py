@@ -14,6 +14,11 @@ _NO_NVME_ON_GPU = (
     "stock SGLang 0.5.23 does not start DeepSeek-V4.1 on sm_12x, and on one H200, where rows were read from "
     "packed files, the same tokens as with stock tables are not proved; with engine.runtime: cpu it works"
 )
+_NO_SPLIT_ROWS_ON_GPU = (
+    "the plugin splits rows in SGLang's plain decoder layers; CUDA's layers fuse the sums that it would replace"
+)
+# SGLang has no option for these; the plugin's boot check decides whether they run on this machine.
+_PLUGIN_BACKENDS = ("b12x", "reference")
 # A clean environment: what the launcher's user or the node's shell exports must not reach the engine.
 BASE_PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -42,8 +47,9 @@ def server_options(
             "--speculative-dspark-block-size",
             str(dspark.block_size),
         ]
-    if recipe.extensions.experts.backend != "auto" and server.moe_runner_backend is None:
-        words += ["--moe-runner-backend", recipe.extensions.experts.backend]
+    backend = recipe.extensions.experts.backend
+    if backend not in ("auto", *_PLUGIN_BACKENDS) and server.moe_runner_backend is None:
+        words += ["--moe-runner-backend", backend]
     for option, value in sorted(server.flags.items()):
         words += option_words(option, value)
     return tuple(words)
@@ -105,6 +111,10 @@ def _extension_environment(recipe: Recipe, engram_path: str) -> Iterator[tuple[s
     if recipe.engine.runtime == "cpu":
         # Each node imports the engine once, not three times; on few cores that is most of the start.
         yield "SPARKCTL_FORK_CHILDREN", "1"
+    if extensions.experts.backend in _PLUGIN_BACKENDS:
+        yield "SPARKCTL_EXPERT_BACKEND", extensions.experts.backend
+    if recipe.parallelism.sequence_parallel != "off":
+        yield "SPARKCTL_SEQUENCE_PARALLEL", recipe.parallelism.sequence_parallel
     if extensions.dspark.enabled:
         yield "SGLANG_RAGGED_VERIFY_MODE", extensions.dspark.verify
     if extensions.engram.residence == "host":
@@ -125,10 +135,10 @@ def not_supported_yet(recipe: Recipe) -> tuple[str, ...]:
     extensions, found = recipe.extensions, []
     if extensions.engram.residence == "nvme" and recipe.engine.runtime != "cpu":
         found.append(f"extensions.engram.residence: nvme ({_NO_NVME_ON_GPU})")
-    if extensions.experts.backend in ("b12x", "reference"):
-        found.append(f"extensions.experts.backend: {extensions.experts.backend}")
-    if recipe.parallelism.sequence_parallel != "off":
-        found.append(f"parallelism.sequence_parallel: {recipe.parallelism.sequence_parallel}")
+    if recipe.parallelism.sequence_parallel != "off" and recipe.engine.runtime != "cpu":
+        found.append(
+            f"parallelism.sequence_parallel: {recipe.parallelism.sequence_parallel} ({_NO_SPLIT_ROWS_ON_GPU})"
+        )
     return tuple(found)
 
 
