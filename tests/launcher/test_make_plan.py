@@ -164,8 +164,23 @@ def test_docker_takes_values_from_its_environment_not_from_argv() -> None:
 
 
 def test_unsupported_settings_are_named() -> None:
-    recipe = make_recipe(parallelism={"nodes": 2, "tp": 2, "sequence_parallel": "prefill"})
-    assert plan_of(recipe).not_supported == ("parallelism.sequence_parallel: prefill",)
+    split = {"nodes": 2, "tp": 2, "sequence_parallel": "prefill"}
+    (reason,) = plan_of(make_recipe(parallelism=split, engine={"runtime": "venv"})).not_supported
+    assert reason.startswith("parallelism.sequence_parallel: prefill (") and "CUDA's layers" in reason
+
+
+def test_sequence_parallelism_and_the_plugins_backends_reach_the_engine_by_its_environment() -> None:
+    split = {"nodes": 2, "tp": 2, "sequence_parallel": "prefill"}
+    experts = {"experts": {"backend": "reference"}}
+    plan = plan_of(make_recipe(parallelism=split, extensions=experts, engine={"runtime": "cpu"}))
+    assert plan.not_supported == ()
+    for node in plan.nodes:
+        assert node.environment["SPARKCTL_SEQUENCE_PARALLEL"] == "prefill"
+        assert node.environment["SPARKCTL_EXPERT_BACKEND"] == "reference"
+        assert "--moe-runner-backend" not in node.argv
+    marlin = plan_of(make_recipe(extensions={"experts": {"backend": "marlin"}})).nodes[0]
+    assert marlin.argv[marlin.argv.index("--moe-runner-backend") + 1] == "marlin"
+    assert not {"SPARKCTL_SEQUENCE_PARALLEL", "SPARKCTL_EXPERT_BACKEND"} & set(marlin.environment)
 
 
 def test_rows_from_disk_are_for_the_cpu_engine_so_far() -> None:

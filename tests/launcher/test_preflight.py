@@ -155,7 +155,9 @@ def test_missing_packed_tables_are_refused_with_the_command_that_packs_them() ->
 
 def test_unsupported_settings_are_refused() -> None:
     recipe, topology = (
-        make_recipe(parallelism={"nodes": 2, "tp": 2, "sequence_parallel": "prefill"}),
+        make_recipe(
+            parallelism={"nodes": 2, "tp": 2, "sequence_parallel": "prefill"}, engine={"runtime": "venv"}
+        ),
         make_topology(),
     )
     facts = {item.name: make_facts(item, recipe) for item in topology.nodes}
