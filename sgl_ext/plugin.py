@@ -9,16 +9,25 @@ from __future__ import annotations
 import os
 import sys
 from importlib import metadata
+from types import FrameType
 
 
 def register() -> None:
     """Prepare this process; ends it with a named reason where the plugin cannot do its work."""
+    try:
+        _register(sys._getframe(1))
+    except Exception as error:  # a half-copied plugin; SGLang would log it and serve without the hooks
+        print(f"sgl_ext refuses to start: it cannot be imported: {error!r}", file=sys.stderr, flush=True)
+        raise SystemExit(70) from error
+
+
+def _register(caller: FrameType) -> None:
     from sgl_ext.errors import SglExtError
     from sgl_ext.process_role import find_process_role
     from sgl_ext.rank_report import write_refusal
     from sgl_ext.settings import read_settings
 
-    role = find_process_role(sys._getframe(1))
+    role = find_process_role(caller)
     settings = None
     try:
         settings = read_settings(os.environ)

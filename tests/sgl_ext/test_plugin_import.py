@@ -1,8 +1,12 @@
 """The plugin is imported in every SGLang process; it must not pull heavy modules in."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+import sgl_ext
 
 HEAVY = ("torch", "sglang.srt", "numpy", "transformers", "triton", "pydantic", "engram")
 
@@ -28,3 +32,14 @@ def test_a_bad_setting_ends_the_process_with_its_exit_code() -> None:
     done = run("import sgl_ext.plugin as p; p.register()", SPARKCTL_REPORT_DIR="not/absolute")
     assert done.returncode == 3
     assert "sgl_ext refuses to start (main): SPARKCTL_REPORT_DIR must be an absolute path" in done.stderr
+
+
+def test_a_half_copied_plugin_ends_the_process(tmp_path: Path) -> None:
+    """SGLang logs what a plugin raises and goes on without it."""
+    shutil.copytree(
+        Path(sgl_ext.__file__).parent, tmp_path / "sgl_ext", ignore=shutil.ignore_patterns("*.npz", "*.so")
+    )
+    (tmp_path / "sgl_ext" / "rank_report.py").write_text("def cut off here")
+    done = run("import sgl_ext.plugin as p; p.register()", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 70
+    assert "sgl_ext refuses to start: it cannot be imported: SyntaxError" in done.stderr
