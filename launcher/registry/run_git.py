@@ -170,6 +170,8 @@ def _failure(verb: str, status: int, talk: str, *, is_push: bool) -> RegistryRef
         )
     telling = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ERROR:", "!"))]
     said = (telling or lines or [f"exit status {status}"])[-1 if is_push else 0]
+    if "Could not read from remote repository" in talk and lines and lines[0] not in telling:
+        said = lines[0]  # ssh's own word; git only says that there was no answer
     hint = "try the same by hand: git ls-remote URL; then repeat the command: nothing was changed"
     if "dubious ownership" in talk:
         hint = "the directory belongs to another user: reach it by ssh instead, or copy it"
