@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from launcher.config_problem import ConfigProblem
+from launcher.forbidden_settings import forbidden_variable
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -19,9 +20,6 @@ OWNED_NAMES: Mapping[str, str] = {
     "NCCL_IB_GID_INDEX": "fabric.gid_index of the node in the topology",
 }
 OWNED_PREFIX = "SPARKCTL_"
-
-_ALLOCATOR_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-_EXPANDABLE = re.compile(r"expandable_segments\s*:\s*true", re.IGNORECASE)
 
 
 def environment_problems(environment: Mapping[str, str]) -> list[ConfigProblem]:
@@ -54,13 +52,4 @@ def _problem_of(name: str, value: str) -> ConfigProblem | None:
             message=f"{name} must not be set, got {value!r}: names with {OWNED_PREFIX} are the run's own",
             hint="remove it; sparkctl derives it from the recipe and the topology",
         )
-    if name in _ALLOCATOR_NAMES and _EXPANDABLE.search(value):
-        # https://github.com/MiaAI-Lab/DeepSeek-v4.1-Flash-DGX-Sparks (README);
-        # https://github.com/tonyd2wild/DeepSeek-V4.1-Flash-vLLM-DGX-Spark/issues/2
-        return ConfigProblem(
-            at=at,
-            message=f"{name} must not turn expandable_segments on, got {value!r}: on a GB10 it gives "
-            "NaN logits for prefills above 64 tokens and for batches of 3 and more",
-            hint="write expandable_segments:False, or remove it",
-        )
-    return None
+    return forbidden_variable(name, value)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher.config_problem import ConfigProblem
 from launcher.engine_options import EngineOption, engine_options
+from launcher.forbidden_settings import forbidden_options
 
 if TYPE_CHECKING:
     from launcher.recipe import FlagValue, Recipe
@@ -83,6 +84,7 @@ def flag_problems(recipe: Recipe) -> Iterator[ConfigProblem]:
             yield problem
     if options:
         yield from _typed_choice_problems(recipe, options)
+    yield from forbidden_options(recipe)
 
 
 def _at(name: str) -> tuple[str, ...]:
