@@ -17,6 +17,14 @@ _SWITCHES: dict[HookSet, dict[str, str]] = {
         # Its plan is compiled by nvcc; torch.topk selects instead.
         "SGLANG_OPT_USE_TOPK_V2": "0",
     },
+    HookSet.SPECULATION: {
+        # Accepts that SGLang folds into graphs of their own take no cutoff.
+        "SGLANG_DSPARK_FUSED_ACCEPT_TAIL": "0",
+        "SGLANG_OPT_DSV41_SAMPLING_ACCEPT_GRAPH": "0",
+        "SGLANG_OPT_DSV41_POST_FORWARD_CUDA_GRAPH": "0",
+        # It commits at the head of the next draft, which a step without a draft does not run.
+        "SGLANG_DSPARK_DEFER_CONTEXT_KV": "0",
+    },
 }
 _FALSE = ("0", "false")
 

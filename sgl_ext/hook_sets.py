@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sgl_ext.errors import SettingError
-from sgl_ext.settings import ENGRAM_DIR_VARIABLE, Settings
+from sgl_ext.settings import ENGRAM_DIR_VARIABLE, SPEC_VARIABLE, Settings
 
 V41_MODEL_TYPES = ("deepseek_v41", "deepseek_v41_text")
 
@@ -21,6 +21,7 @@ class HookSet(enum.StrEnum):
     GPU_EXPERTS = "gpu_experts"  # the chosen backend in SGLang's quantised layers
     SEQUENCE_PARALLEL = "sequence_parallel"  # prefill rows split over the ranks between sublayers
     ROW_STORE = "row_store"  # Engram rows from packed files instead of tables in memory
+    SPECULATION = "speculation"  # DSpark's width decided for every step and request
 
 
 HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
@@ -53,6 +54,8 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
         "verify_slots",
         "move_lengths",
         "draft_without_streams",
+        "ragged_slots",
+        "chain_sampling",
     ),
     HookSet.BALANCED_HEADS: ("padded_config", "padded_weights", "padded_draft_weights"),
     HookSet.EXPERTS: ("expert_choice",),
@@ -65,13 +68,26 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
         "engram_admission",
         "engram_output_gate",
     ),
+    HookSet.SPECULATION: (
+        "engram_ragged_hash",
+        "spec_step",
+        "spec_propose",
+        "spec_layout",
+        "spec_accept",
+        "spec_graph_lens",
+        "spec_graph_accept",
+        "spec_result",
+        "spec_finish",
+        "spec_option",
+    ),
 }
 
 
 def choose_hook_sets(
-    settings: Settings, config: Mapping[str, Any] | None, tp_size: int
+    settings: Settings, config: Mapping[str, Any] | None, tp_size: int, speculative: str | None = None
 ) -> tuple[HookSet, ...]:
-    """Hook sets for one rank. config is the model's config.json; None means the model is no local folder.
+    """Hook sets for one rank. config is the model's config.json; None means the model is no local folder;
+    speculative: SGLang's --speculative-algorithm.
 
     Raises SettingError where a setting asks for something the model cannot have.
     """
@@ -81,6 +97,12 @@ def choose_hook_sets(
         raise SettingError(
             f"The model must be a local DeepSeek-V4.1 folder when {ENGRAM_DIR_VARIABLE} is set, got {seen}.",
             hint=f"unset {ENGRAM_DIR_VARIABLE} or serve the model those Engram files were packed from",
+        )
+    if settings.spec and not (is_v41 and speculative == "DSPARK"):
+        raise SettingError(
+            f"The engine must serve DeepSeek-V4.1 with --speculative-algorithm DSPARK when {SPEC_VARIABLE} "
+            f"is set, got {speculative or 'no speculation'}{'' if is_v41 else ' and another model'}.",
+            hint=f"unset {SPEC_VARIABLE}, or set extensions.dspark.enabled in the recipe",
         )
     if not is_v41:
         return ()
@@ -98,4 +120,6 @@ def choose_hook_sets(
         chosen.append(HookSet.SEQUENCE_PARALLEL)
     if settings.engram_dir is not None:
         chosen.append(HookSet.ROW_STORE)
+    if settings.spec:
+        chosen.append(HookSet.SPECULATION)
     return tuple(chosen)

@@ -12,6 +12,8 @@ CPU_ENGINE_VARIABLE = "SGLANG_USE_CPU_ENGINE"  # SGLang's own switch; the plugin
 FORK_CHILDREN_VARIABLE = "SPARKCTL_FORK_CHILDREN"
 REPORT_DIR_VARIABLE = "SPARKCTL_REPORT_DIR"
 ENGRAM_DIR_VARIABLE = "SPARKCTL_ENGRAM_DIR"
+SPEC_VARIABLE = "SPARKCTL_SPEC"
+SPEC_TABLE_VARIABLE = "SPARKCTL_SPEC_TABLE"
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("", "0", "false", "no", "off")
@@ -26,6 +28,8 @@ class Settings:
     engram_dir: Path | None  # packed Engram files of this node; None keeps SGLang's own tables
     sequence_parallel: bool = False  # prefill rows split over the ranks; sequence_parallel.py reads how
     fork_children: bool = False  # CPU engine: children by fork, so a node imports SGLang once
+    spec: bool = False  # DSpark's width for each request and step; False leaves all to SGLang
+    spec_table: Path | None = None  # where `sparkctl tune spec` puts the cost table; may not exist yet
 
     def as_json(self) -> dict[str, object]:
         return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
@@ -41,12 +45,21 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             "(environment); a CUDA context does not survive a fork.",
             hint=f"unset {FORK_CHILDREN_VARIABLE}",
         )
+    spec = _flag(environment, SPEC_VARIABLE)
+    if environment.get(SPEC_TABLE_VARIABLE) and not spec:
+        raise SettingError(
+            f"{SPEC_VARIABLE} must be 1 when {SPEC_TABLE_VARIABLE} is set, "
+            f"got {environment.get(SPEC_VARIABLE)!r} (environment).",
+            hint=f"export {SPEC_VARIABLE}=1 or unset {SPEC_TABLE_VARIABLE}",
+        )
     return Settings(
         cpu_engine=cpu_engine,
         report_dir=_directory(environment, REPORT_DIR_VARIABLE),
         engram_dir=_directory(environment, ENGRAM_DIR_VARIABLE),
         sequence_parallel=environment.get("SPARKCTL_SEQUENCE_PARALLEL", "off") != "off",
         fork_children=fork_children,
+        spec=spec,
+        spec_table=_absolute(environment, SPEC_TABLE_VARIABLE),
     )
 
 
@@ -62,7 +75,7 @@ def _flag(environment: Mapping[str, str], name: str) -> bool:
     )
 
 
-def _directory(environment: Mapping[str, str], name: str) -> Path | None:
+def _absolute(environment: Mapping[str, str], name: str) -> Path | None:
     value = environment.get(name, "")
     if not value:
         return None
@@ -72,9 +85,14 @@ def _directory(environment: Mapping[str, str], name: str) -> Path | None:
             f"{name} must be an absolute path, got {value!r} (environment).",
             hint=f"export {name}=$PWD/{value}",
         )
-    if not path.is_dir():
+    return path
+
+
+def _directory(environment: Mapping[str, str], name: str) -> Path | None:
+    path = _absolute(environment, name)
+    if path is not None and not path.is_dir():
         raise SettingError(
-            f"{name} must be an existing directory, got {value!r} (environment).",
-            hint=f"mkdir -p {value}",
+            f"{name} must be an existing directory, got {str(path)!r} (environment).",
+            hint=f"mkdir -p {path}",
         )
     return path

@@ -17,16 +17,6 @@ from sgl_ext.settings import Settings, read_settings
 from sgl_ext.verify_hooks import verify_hooks
 
 
-def describe_experts(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | None:
-    """The boot check of the expert backends: choice, errors and times; None where SGLang's own runs."""
-    if HookSet.EXPERTS not in hook_sets:
-        return None
-    from sgl_ext.experts.boot_choice import chosen  # brings torch
-
-    choice = chosen()
-    return None if choice is None else choice.as_json()
-
-
 def describe_sequence_parallel(hook_sets: tuple[HookSet, ...], tp_size: int) -> dict[str, object] | None:
     """Mode and threshold of sequence parallelism in prefill; None where it is off."""
     if HookSet.SEQUENCE_PARALLEL not in hook_sets:
@@ -36,6 +26,16 @@ def describe_sequence_parallel(hook_sets: tuple[HookSet, ...], tp_size: int) -> 
     setting = read_sequence_parallel(os.environ, tp_size)
     assert setting is not None
     return asdict(setting)
+
+
+def describe_experts(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | None:
+    """The boot check of the expert backends: choice, errors and times; None where SGLang's own runs."""
+    if HookSet.EXPERTS not in hook_sets:
+        return None
+    from sgl_ext.experts.boot_choice import chosen  # brings torch
+
+    choice = chosen()
+    return None if choice is None else choice.as_json()
 
 
 def start_rank(build: Callable[[], None], scheduler: Any, server_args: Any) -> None:
@@ -60,11 +60,16 @@ def _install_build_prove(
     settings: Settings, rank: int, build: Callable[[], None], scheduler: Any, server_args: Any
 ) -> None:
     config = read_model_config(server_args.model_path)
-    hook_sets = choose_hook_sets(settings, config, server_args.tp_size)
+    hook_sets = choose_hook_sets(settings, config, server_args.tp_size, server_args.speculative_algorithm)
     switches = set_switches(os.environ, hook_sets)
     installed = install_hooks(load_hooks(hook_sets), metadata.version("sglang"))
     build()
     verify_hooks(installed, scheduler)
+    speculation: dict[str, object] | None = None
+    if HookSet.SPECULATION in hook_sets:
+        from sgl_ext.speculation.attach import attach_speculation
+
+        speculation = asdict(attach_speculation(scheduler, server_args, settings))
     write_rank_report(
         settings,
         rank=rank,
@@ -76,5 +81,6 @@ def _install_build_prove(
             "environment": describe_environment(os.environ),
             "experts": describe_experts(hook_sets),
             "sequence_parallel": describe_sequence_parallel(hook_sets, server_args.tp_size),
+            "speculation": speculation,
         },
     )

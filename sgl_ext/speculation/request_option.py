@@ -15,6 +15,7 @@ class SpecMode(enum.StrEnum):
     AUTO = "auto"
     OFF = "off"
     FIXED = "fixed"
+    DRAFT_ONLY = "draft-only"  # drafts and verifies none of it: what a draft costs, for `tune spec`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,9 @@ OFF = SpecOption(mode=SpecMode.OFF)
 def read_spec_option(custom_params: object, *, block: int) -> SpecOption:
     """The option in a request's custom_params, or AUTO where it has none.
 
-    Accepts "auto", "off", false, and 0 (off) to block. Raises SpecOptionError otherwise: a request whose
+    Accepts "auto", "off", false, and 0 (off) to block; "draft-only" is for measuring.
+
+    Raises SpecOptionError otherwise: a request whose
     wish was dropped in silence would be measured as if it had been granted.
     """
     if custom_params is None:
@@ -49,6 +52,8 @@ def read_spec_option(custom_params: object, *, block: int) -> SpecOption:
         return OFF
     if wish == SpecMode.AUTO.value:
         return AUTO
+    if wish == SpecMode.DRAFT_ONLY.value:
+        return SpecOption(mode=SpecMode.DRAFT_ONLY)
     if isinstance(wish, int) and not isinstance(wish, bool) and 0 <= wish <= block:
         return SpecOption(mode=SpecMode.FIXED, width=wish) if wish else OFF
     raise SpecOptionError(

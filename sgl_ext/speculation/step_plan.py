@@ -15,6 +15,7 @@ class StepKind(enum.StrEnum):
     PAYS = "pays"
     PROBE = "probe"
     FIXED = "fixed"  # only because a request asked for a width
+    UNTUNED = "untuned"  # no cost table: the whole block, as SGLang does
     OFF = "off"  # every request asked for none
     NOT_PAYING = "not_paying"
     REGRET = "regret"  # it should pay, but a request has no regret left
@@ -23,7 +24,7 @@ class StepKind(enum.StrEnum):
 
     @property
     def drafts(self) -> bool:
-        return self in (StepKind.PAYS, StepKind.PROBE, StepKind.FIXED)
+        return self in (StepKind.PAYS, StepKind.PROBE, StepKind.FIXED, StepKind.UNTUNED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 JOB: {"engine": {engine arguments}, "stages": [[request, ..], ..]}; the requests of a stage run together.
 Request: {"name": .., "ids": [..], "new": 8}; "after": NAME puts that request's prompt and answer in front of
-ids; "abort_after": 3 aborts it once it has so many tokens.
+ids; "abort_after": 3 aborts it once it has so many tokens; "spec" goes into custom_params; "sampling" adds
+sampling parameters.
 OUT: name -> tokens, their log-probabilities, prompt tokens from the prefix cache, verify steps (DSpark).
 """
 
@@ -26,7 +27,13 @@ async def serve(engine: Any, request: dict[str, Any], answers: dict[str, Any]) -
     rid = request["name"]
     stream = await engine.async_generate(
         input_ids=ids,
-        sampling_params={"temperature": 0, "max_new_tokens": request["new"], "ignore_eos": True},
+        sampling_params={
+            "temperature": 0,
+            "max_new_tokens": request["new"],
+            "ignore_eos": True,
+            **({"custom_params": {"spec": request["spec"]}} if "spec" in request else {}),
+            **request.get("sampling", {}),
+        },
         return_logprob=True,
         stream=True,
         rid=rid,
@@ -40,10 +47,11 @@ async def serve(engine: Any, request: dict[str, Any], answers: dict[str, Any]) -
     return {
         "ids": ids,
         "tokens": tokens,
-        "logprobs": [entry[0] for entry in meta["output_token_logprobs"]],
-        "cached": meta["cached_tokens"],
+        "logprobs": [entry[0] for entry in meta.get("output_token_logprobs", ())],
+        "cached": meta.get("cached_tokens"),
         "verify_steps": meta.get("spec_verify_ct", 0),
         "finish": (meta["finish_reason"] or {}).get("type"),
+        "message": (meta["finish_reason"] or {}).get("message"),
     }
 
 

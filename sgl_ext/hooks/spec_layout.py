@@ -1,0 +1,50 @@
+"""DSparkVerifyPlanner.schedule_layout: in compact mode each request verifies as many rows as planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sgl_ext.hook import Hook, HookKind
+from sgl_ext.speculation.engine_speculation import current_step
+
+
+def lay_out_planned(original: Callable[..., Any], planner: Any, **kwargs: Any) -> Any:
+    """The planned layout, or None (a verify of whole blocks, capped by accept_draft_tokens) in the modes that
+    have no other and for batches beyond the captured graphs."""
+    step = current_step()
+    if step is None:
+        return original(planner, **kwargs)
+    if not planner.is_compact_mode:
+        return None
+    from sglang.srt.speculative.dspark_components.dspark_planner import (
+        ragged_layout_exceeds_captured_grid,
+        verify_layout_grid,
+    )
+    from sglang.srt.speculative.ragged_verify import RaggedVerifyLayout
+
+    lens = [width + 1 for width in step.plan.widths]
+    if ragged_layout_exceeds_captured_grid(
+        num_reqs=len(lens),
+        verify_num_draft_tokens=planner.verify_num_draft_tokens,
+        model_runner=planner.model_runner,
+        tier_tokens_hint=sum(lens),
+    ):
+        return None
+    grid = verify_layout_grid(
+        verify_lens_cpu=lens,
+        ragged_verify_mode=planner._ragged_verify_mode,
+        model_runner=planner.model_runner,
+    )
+    return RaggedVerifyLayout.from_verify_lens(verify_lens_cpu=lens, device=kwargs["device"], grid=grid)
+
+
+HOOK = Hook(
+    target="sglang.srt.speculative.dspark_components.dspark_planner.DSparkVerifyPlanner.schedule_layout",
+    kind=HookKind.AROUND,
+    replacement=lay_out_planned,
+    reason="SGLang's own lengths know no batch-level off, no wish of a request and no bound on what is lost",
+    sglang_versions=("0.5.23",),
+    fingerprint="a20eada4c24fdd44",
+    remove_when="SGLang takes verify lengths from a plugin",
+)

@@ -1,0 +1,68 @@
+"""DraftBlockProposer.propose: a step that drafts nothing skips the draft model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sgl_ext.hook import Hook, HookKind
+from sgl_ext.speculation.engine_speculation import current_step
+
+
+def draft_if_planned(original: Callable[..., Any], proposer: Any, **kwargs: Any) -> Any:
+    step = current_step()
+    if step is None:
+        return original(proposer, **kwargs)
+    if not step.drafts:
+        return propose_nothing(proposer, **kwargs)
+    proposal = original(proposer, **kwargs)
+    step.clock.mark()
+    return proposal
+
+
+def propose_nothing(
+    proposer: Any, *, draft_input: Any, bs: int, device: Any, sampling_info: Any, **_: Any
+) -> Any:
+    """A block that is never tested: the verify stops at the token before it.
+
+    Confidences are there, since SGLang relays them wherever the draft has a head for them; they are zero.
+    """
+    from sglang.srt.speculative.dspark_components.dspark_draft import (
+        DraftBlockResult,
+        DraftProposal,
+        resolve_draft_params,
+    )
+
+    gamma = proposer.gamma
+    ids = torch.zeros((bs, proposer.query_token_num), dtype=torch.long, device=device)
+    ids[:, 0].copy_(draft_input.bonus_tokens.view(-1))
+    params = resolve_draft_params(sampling_info=sampling_info, bs=bs, device=device)
+    has_confidence = proposer.draft_model.confidence_head is not None
+    confidence = torch.zeros((bs, gamma), dtype=torch.float32, device=device) if has_confidence else None
+    return DraftProposal(
+        draft_block_ids=ids[:, :gamma].contiguous(),
+        draft_block=DraftBlockResult(
+            draft_tokens=torch.zeros((bs, gamma), dtype=torch.long, device=device),
+            corrected_logits=None,
+            greedy_mask=params.greedy_mask,
+            temperatures=params.temperatures,
+            # One-hot: the accept's correction at the first position is exact for any drawn token.
+            greedy_draft=True,
+        ),
+        confidence=confidence,
+        confidence_raw=confidence,
+        folded=False,
+    )
+
+
+HOOK = Hook(
+    target="sglang.srt.speculative.dspark_components.dspark_draft.DraftBlockProposer.propose",
+    kind=HookKind.AROUND,
+    replacement=draft_if_planned,
+    reason="SGLang always drafts; a step in which no request verifies a draft token saves the draft's time",
+    sglang_versions=("0.5.23",),
+    fingerprint="f4b3593cefe9646a",
+    remove_when="SGLang can leave the draft out of a step",
+)
