@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,11 +33,13 @@ from launcher.bench.corpus import read_corpus
 from launcher.bench.endpoint import Endpoint
 from launcher.bench.http_stream import StreamLimits
 from launcher.bench.prompts import decode_body
+from launcher.bench.protocols.llama_benchy import WITHOUT_TOKEN_IDS
 from launcher.bench.send import Sender
 from launcher.bench.wave import Ask, Wave
 from launcher.results.summarize import summarize
 
 STREAMS = 16
+LAST_CHUNK = b"\r\n0\r\n\r\n"
 MOST_OVERHEAD = 0.02
 MOST_DIFFERENCE = 0.03
 PROMPT_TOKENS = 64
@@ -82,11 +85,14 @@ class _Bare(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
+        self.tail = b""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def data_received(self, data: bytes) -> None:
         self.parts.append(data)
-        if data.endswith(b"\r\n0\r\n\r\n") and not self.done.done():
+        # The last chunk may come alone: with only `data` looked at, the wave lasted until the server hung up.
+        self.tail = (self.tail + data)[-len(LAST_CHUNK) :]
+        if self.tail == LAST_CHUNK and not self.done.done():
             self.done.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -100,7 +106,7 @@ async def _send_bare(endpoint: Endpoint, body: dict[str, Any]) -> int:
     content = json.dumps(whole).encode()
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: {target.netloc}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(content)}\r\n\r\n"
+        f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
     )
     transport, reader = await asyncio.get_running_loop().create_connection(
         _Bare, target.hostname or "", target.port or 80
@@ -134,7 +140,7 @@ def run_serving(endpoint: Endpoint, tokenizer: str, num_tokens: int, seed: int) 
             "--max-concurrency", "1", "--seed", str(seed), "--warmup-requests", "1", "--disable-tqdm",
             "--output-file", str(result),
         ]  # fmt: skip
-        _run(argv)
+        _run(argv, **_stand_ins())
         found = json.loads(result.read_text().splitlines()[-1])
     return {
         "request_decode_tokens_per_s": 1000 / found["median_tpot_ms"],
@@ -142,6 +148,15 @@ def run_serving(endpoint: Endpoint, tokenizer: str, num_tokens: int, seed: int) 
         "output_throughput": found["output_throughput"],
         "total_output_tokens": found["total_output_tokens"],
     }
+
+
+def _stand_ins() -> dict[str, str]:
+    """SGLang's client imports torchvision, which a CPU engine's environment has only as a stand-in."""
+    if find_spec("torchvision") is not None:
+        return {}
+    package = find_spec("sgl_ext")
+    assert package is not None and package.origin is not None
+    return {"PYTHONPATH": str(Path(package.origin).parent / "stand_ins")}
 
 
 def run_benchy(endpoint: Endpoint, tokenizer: str, num_tokens: int) -> dict[str, Any]:
@@ -155,22 +170,27 @@ def run_benchy(endpoint: Endpoint, tokenizer: str, num_tokens: int) -> dict[str,
             sys.executable, "-m", "llama_benchy", "--base-url", f"{endpoint.url}/v1",
             "--model", endpoint.model, "--tokenizer", tokenizer, "--pp", str(PROMPT_TOKENS),
             "--tg", str(num_tokens), "--exact-tg",
-            "--runs", "3", "--concurrency", "1", "--skip-coherence", "--book-url", BOOK_URL,
+            "--runs", "3", "--concurrency", "1", "--skip-coherence", "--exit-on-first-fail",
+            "--book-url", BOOK_URL, *WITHOUT_TOKEN_IDS,
             "--format", "json",
             "--save-result", str(result),
         ]  # fmt: skip
-        _run(argv, HOME=folder)
+        said = _run(argv, HOME=folder)
         found = json.loads(result.read_text())
-    values = found["benchmarks"][0]["tg_throughput"]["values"]
+    rates = found["benchmarks"][0]["tg_throughput"]
+    if rates is None:
+        raise RuntimeError(f"llama-benchy saw no token in any chunk: {said[-1500:]}")
+    values = rates["values"]
     return {"request_decode_tokens_per_s": statistics.median(values), "values": values}
 
 
-def _run(argv: list[str], **extra: str) -> None:
+def _run(argv: list[str], **extra: str) -> str:
     done = subprocess.run(
         argv, env={**os.environ, "HF_HUB_OFFLINE": "1", **extra}, capture_output=True, text=True, timeout=120
     )
     if done.returncode != 0:
         raise RuntimeError(f"{argv[2]} ended with {done.returncode}: {(done.stdout + done.stderr)[-1500:]}")
+    return done.stdout + done.stderr
 
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:

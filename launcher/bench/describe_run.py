@@ -108,7 +108,7 @@ def _recipe(plan: LaunchPlan | None) -> tuple[Resolved | None, str | None]:
     from launcher.compose_recipe import load_recipe
 
     try:
-        recipe, _ = load_recipe(plan.recipe)
+        recipe, _ = load_recipe(plan.recipe, profile=plan.profile)
     except ConfigError as error:
         return None, f"the recipe of the run could not be read again: {error.message.splitlines()[0][:80]}"
     return resolve(recipe.name, recipe.model_dump(mode="json")), None

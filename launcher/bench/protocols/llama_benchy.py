@@ -23,6 +23,7 @@ from launcher.bench.settings import BenchSettings
 from launcher.results.finish_run import finish_run
 from launcher.results.manifest import Manifest
 
+FALLBACK = "Falling back to 'gpt2'"
 JSON, PROGRESS = "llama-benchy.json", "llama-benchy.jsonl"
 # The tool takes its key on the command line, where every user of the machine reads it. This puts it
 # there from the
@@ -34,13 +35,17 @@ _RUN = (
 )
 
 
-def benchy_argv(settings: BenchSettings, endpoint: Endpoint, tokenizer: str) -> list[str]:
+# The tool asks for token ids, which SGLang 0.5.23 refuses in a stream (HTTP 400); it then goes by usage.
+WITHOUT_TOKEN_IDS = ("--extra-body", "return_token_ids=false")
+
+
+def benchy_argv(settings: BenchSettings, endpoint: Endpoint, tokenizer: str, *, is_sglang: bool) -> list[str]:
     """Everything but the key. Prompt lengths: --prefill-tokens; answer: --max-tokens."""
     words = [
         "--base-url", f"{endpoint.url}/v1", "--model", endpoint.model, "--tokenizer", tokenizer,
         "--pp", *map(str, settings.prefill_tokens), "--tg", str(settings.max_tokens),
         "--runs", str(settings.rounds), "--concurrency", *map(str, settings.concurrency),
-        "--skip-coherence", "--exit-on-first-fail",
+        "--skip-coherence", "--exit-on-first-fail", *(WITHOUT_TOKEN_IDS if is_sglang else ()),
     ]  # fmt: skip
     return [*words, "--exact-tg"] if settings.forced_length else words
 
@@ -59,7 +64,8 @@ def run_llama_benchy(folder: RunFolder, endpoint: Endpoint, *, tell: Callable[[s
     tokenizer = settings.tokenizer or _tokenizer(endpoint)
     environment = {**os.environ, "SPARKCTL_BENCH_API_KEY": endpoint.key or ""}
     argv = [
-        sys.executable, "-c", _RUN, *benchy_argv(settings, endpoint, tokenizer), "--format", "json",
+        sys.executable, "-c", _RUN,
+        *benchy_argv(settings, endpoint, tokenizer, is_sglang=facts.is_sglang), "--format", "json",
         "--save-result", str(folder.path / JSON), "--emit-progress", str(folder.path / PROGRESS),
     ]  # fmt: skip
     tell(f"llama-benchy {release} runs; its progress: {folder.path / PROGRESS}")
@@ -69,12 +75,21 @@ def run_llama_benchy(folder: RunFolder, endpoint: Endpoint, *, tell: Callable[[s
             f"llama-benchy must end well, got exit status {done.returncode}: {done.stdout[-600:].strip()}",
             hint="sparkctl status; its tokenizer: --tokenizer NAME|DIR",
         )
+    if FALLBACK in done.stdout:
+        raise BenchInvalid(
+            f"llama-benchy must count with the model's tokenizer, got gpt2's: {tokenizer!r} cannot be read",
+            hint="--tokenizer DIR, the model's directory",
+        )
     found = json.loads((folder.path / JSON).read_text())
     empty = [
         item for item in found.get("benchmarks", ()) if not (item.get("tg_throughput") or {}).get("mean")
     ]
     if empty or not found.get("benchmarks"):
-        raise BenchInvalid("llama-benchy must report a decode figure for every test, got none for some")
+        raise BenchInvalid(
+            "llama-benchy must report a decode figure for every test, got none for some:"
+            f" {done.stdout[-600:].strip()}",
+            hint="sparkctl logs; answers of one token have no decode rate: --max-tokens 32",
+        )
     facts_of_run = describe_run(
         folder, endpoint, facts, MeasuredNodes(), (),
         ("llama-benchy keeps no raw records; its figures: " + JSON,),

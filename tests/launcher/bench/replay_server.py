@@ -55,6 +55,7 @@ STREAMS: dict[str, tuple[bytes, ...]] = {
     "garbled": (chunk(content="\ufffd" * 30), FINISH, usage(7, 30), DONE),
     "repeated": (chunk(content="of the boat and " * 60), FINISH, usage(7, 240), DONE),
     "slow": (chunk(content="Eleven"), b"SLEEP", chunk(content=" boats"), FINISH, usage(7, 3), DONE),
+    "cold": (chunk(content=WORDS), FINISH, usage(900, 17, cached=3), DONE),
     "cached": (chunk(content=WORDS), FINISH, usage(900, 17, cached=899), DONE),
 }  # fmt: skip
 

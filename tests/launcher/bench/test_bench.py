@@ -63,12 +63,18 @@ def test_what_is_no_result_ends_with_status_8_and_keeps_its_records(
     assert len(records(tmp_path / "run")) == 1 and not (tmp_path / "run" / "manifest.json").exists()
 
 
-def test_a_cold_prompt_that_was_cached_is_no_result(server: ReplayServer, tmp_path: Path) -> None:
-    server.behaviour = "cached"
-    done = run(
-        server, "-s", "prefill", "--prefill-tokens", "1000,1M", "--rounds", "1", "-o", str(tmp_path / "r")
-    )
+@pytest.mark.parametrize(("behaviour", "status"), [("cached", 8), ("cold", 0)])
+def test_a_cold_prompt_that_was_cached_is_no_result(
+    server: ReplayServer, tmp_path: Path, behaviour: str, status: int
+) -> None:
+    """Also where the server has no /metrics and tells cached tokens in the usage only."""
+    server.behaviour = behaviour
+    words = ("-s", "prefill", "--prefill-tokens", "1000,1M", "--rounds", "1", "-o", str(tmp_path / "r"))
+    done = run(server, *words)
+    assert done.returncode == status, done.stderr
     assert "1048576 tokens left out" in done.stderr
+    assert ("must be cold, 100% of its prompt came from the prefix cache" in done.stderr) == (status == 8)
+    assert (tmp_path / "r/manifest.json").exists() == (status == 0)
 
 
 def test_a_feature_that_nobody_can_see_is_refused(server: ReplayServer, tmp_path: Path) -> None:
