@@ -1,4 +1,4 @@
-"""The lock for Sparks against a resolution that was made apart from it: names, versions, wheels for aarch64."""
+"""The lock for Sparks against a resolution that was made apart from it: names, versions, aarch64 wheels."""
 
 from __future__ import annotations
 

@@ -118,6 +118,91 @@ def test_the_extension_is_one_wheel_for_all_nodes(hosts: NetnsHosts, nodes: tupl
         run(nodes, lock, extension=other)
 
 
+C_SOURCE = """#include <Python.h>
+static PyObject *answer(PyObject *self, PyObject *args) { return PyLong_FromLong(42); }
+static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {0}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "sparkctl_native", "", -1, methods};
+PyMODINIT_FUNC PyInit_sparkctl_native(void) { return PyModule_Create(&module); }
+"""
+SETUP = """from setuptools import Extension, setup
+setup(name="sparkctl", version="9.1", py_modules=[], ext_modules=[Extension("sparkctl_native", ["native.c"])])
+"""
+
+
+def sources(setup: str = SETUP) -> Extension:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in (("setup.py", setup), ("native.c", C_SOURCE)):
+            archive.writestr(zipfile.ZipInfo(name), text)
+    return Extension(source=buffer.getvalue())
+
+
+def test_the_extension_is_compiled_once_and_the_same_bytes_are_pushed(
+    hosts: NetnsHosts, nodes: tuple[Node, ...]
+) -> None:
+    """A small C extension with the real pip and compiler on node1; node2 compiles nothing."""
+    wheels = hosts["node1"].home / "wheels"
+    wheels.mkdir()
+    lock = make_wheel(wheels, "spark_a", "1.0", "x = 1\n")
+    done = run(nodes, lock, extension=sources())
+    assert [item.packages["sparkctl"] for item in done.values()] == ["9.1", "9.1"]
+    assert done["node1"].digest == done["node2"].digest
+    found = [list(node.home.glob(".cache/sparkctl/wheels/sparkctl-*/*.whl")) for node in hosts.nodes]
+    assert [len(item) for item in found] == [1, 1]
+    assert found[0][0].name == found[1][0].name and found[0][0].read_bytes() == found[1][0].read_bytes()
+    for node in hosts.nodes:
+        python = f"{node.home_inside}/engine/bin/python"
+        native = node.exec([python, "-c", "import sparkctl_native as n; print(n.answer(), n.__file__)"])
+        answer, path = native.stdout.decode().split()
+        assert (answer, path.startswith(node.home_inside)) == ("42", True)
+    built = found[0][0].stat().st_mtime_ns
+    assert [item.was_there for item in run(nodes, lock, extension=sources()).values()] == [True, True]
+    assert found[0][0].stat().st_mtime_ns == built
+    with pytest.raises(SparkctlError, match="must build the extension, got exit status 1") as caught:
+        run(nodes, lock, extension=sources(SETUP.replace("native.c", "none.c")))
+    assert (caught.value.node, "g++" in caught.value.hint) == ("node1", True)
+    for node in hosts.nodes:  # the failed build touched no engine
+        assert str((node.home / "engine").readlink()) == done[node.name].directory
+
+
+def small_disk(node: NetnsNode, place: str, size: str) -> None:
+    done = node.exec(
+        ["sh", "-c", f"mkdir -p {place} && mount -t tmpfs -o size={size},mode=777 tmpfs {place}"]
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "size", "words"),
+    [
+        ("venvs", "1m", "No space left on device"),
+        ("venvs", "1m,ro", "Read-only file system"),
+        (".cache", "1m,ro", "must be a directory that can be written, got: Read-only file system"),
+    ],
+)
+def test_a_full_or_read_only_disk_leaves_the_engine_as_it_was(
+    hosts: NetnsHosts, where: str, size: str, words: str
+) -> None:
+    """node2 cannot take the new environment; its old one stays, and nothing half-made is in its place."""
+    nodes = netns_topology(hosts, engine="~/venvs/engine").nodes
+    wheels, ill = hosts["node1"].home / "wheels", hosts["node2"]
+    wheels.mkdir()
+    lock = make_wheel(wheels, "spark_a", "1.0", f"x = '{'x' * 3_000_000}'\n")
+    place = f"{ill.home_inside}/{where}"
+    small_disk(ill, place, size)
+    try:
+        with pytest.raises(SparkctlError, match=words) as caught:
+            run(nodes, lock)
+        engine = ill.exec(["ls", f"{ill.home_inside}/venvs/engine"])
+    finally:
+        ill.exec(["umount", place])
+        for node in hosts.nodes:
+            for path in (node.home / "venvs", node.home / ".cache", node.home / "wheels"):
+                shutil.rmtree(path, ignore_errors=True)
+    assert (caught.value.node, bool(caught.value.hint)) == ("node2", True)
+    assert engine.returncode != 0  # no link to an environment that is not whole
+
+
 KERNELS = {
     "triton/AB12/kernel.cubin": b"triton" * 1000,
     "tilelang/0.1.12/kernels/1/executable.so": b"tilelang" * 1000,
