@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from launcher.choose_profile import put_profile_over
 from launcher.config_problem import KeyPath
 from launcher.errors import ConfigError
 from launcher.explain_problems import ProblemLine, config_error, nearest_origin, show_value
@@ -33,15 +34,23 @@ class ResolvedValue:
     origin: str
 
 
-def load_recipe(name: str) -> tuple[Recipe, Provenance]:
-    """A shipped name or a path -> the composed recipe. Raises ConfigError."""
-    return compose_recipe(find_recipe(name))
+def load_recipe(name: str, *, profile: str | None = None) -> tuple[Recipe, Provenance]:
+    """A shipped name or a path -> the composed recipe, with its own profile or this one. Raises ConfigError."""
+    return compose_recipe(find_recipe(name), profile=profile)
 
 
-def compose_recipe(path: Path) -> tuple[Recipe, Provenance]:
-    """Read `path` and everything it extends; the nearest file wins, key by key."""
-    tree = read_recipe_tree(path)
-    return check_tree(tree, Recipe), tree.origins
+def compose_recipe(path: Path, *, profile: str | None = None) -> tuple[Recipe, Provenance]:
+    """Read `path` and everything it extends; the nearest file wins, key by key, then the profile's values.
+
+    Every profile is checked, so that no file is valid only as long as nobody asks for the other one.
+    """
+    written = read_recipe_tree(path)
+    tree = put_profile_over(written, profile)
+    recipe = check_tree(tree, Recipe)
+    for other in recipe.profiles:
+        if other != recipe.profile:
+            check_tree(put_profile_over(written, other), Recipe)
+    return recipe, tree.origins
 
 
 def read_recipe_tree(path: Path) -> YamlTree:

@@ -9,6 +9,7 @@ import posixpath
 from collections.abc import Mapping
 
 from launcher.errors import ConfigError, PreflightRefused
+from launcher.fit.choose_chunk import with_chosen_chunk
 from launcher.node_facts import NodeFacts
 from launcher.plan import SCHEMA_VERSION, ApiPlan, HeartbeatPlan, LaunchPlan, LockPlan, NodePlan, RunLimits
 from launcher.recipe import Recipe
@@ -83,6 +84,7 @@ def make_plan(
     be resolved.
     """
     check_fit(recipe, topology)
+    recipe, chunk_note = with_chosen_chunk(recipe)
     rendezvous_port, heartbeat_port = run_ports(run_id)
     head = topology.nodes[0]
     head_address = host_ip(head, facts[head.name])
@@ -94,6 +96,7 @@ def make_plan(
         schema_version=SCHEMA_VERSION,
         run_id=run_id,
         recipe=recipe.name,
+        profile=recipe.profile,
         topology=topology.name,
         runtime=recipe.engine.runtime,
         sglang_version=recipe.engine.sglang_version,
@@ -120,7 +123,7 @@ def make_plan(
             drain_s=DRAIN_S,
         ),
         nodes=tuple(
-            _plan_node(recipe, node, facts[node.name], rank, run_id, rendezvous)
+            _plan_node(recipe, node, facts[node.name], rank, run_id, rendezvous, chunk_note)
             for rank, node in enumerate(topology.nodes)
         ),
         lock=lock,
@@ -128,7 +131,13 @@ def make_plan(
 
 
 def _plan_node(
-    recipe: Recipe, node: Node, facts: NodeFacts, node_rank: int, run_id: str, rendezvous: str
+    recipe: Recipe,
+    node: Node,
+    facts: NodeFacts,
+    node_rank: int,
+    run_id: str,
+    rendezvous: str,
+    chunk_note: str,
 ) -> NodePlan:
     model_path = facts.model.path if facts.model else recipe.model.path
     gid_index, notes = _gid_index(node, facts)
@@ -171,7 +180,7 @@ def _plan_node(
         argv=argv,
         environment=environment,
         container=container,
-        notes=notes,
+        notes=(*((chunk_note,) if chunk_note and node_rank == 0 else ()), *notes),
     )
 
 

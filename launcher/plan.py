@@ -115,7 +115,10 @@ class LockPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """`not_supported`: settings of the recipe that this version cannot carry out; `up` refuses them."""
+    """`not_supported`: settings of the recipe that this version cannot carry out; `up` refuses them.
+
+    `profile`: of the recipe. `deployment`: the id that groups and their router share; each of them is a run.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -132,6 +135,8 @@ class LaunchPlan:
     limits: RunLimits
     nodes: tuple[NodePlan, ...]
     lock: LockPlan | None = None
+    profile: str | None = None
+    deployment: str | None = None
 
     @property
     def head(self) -> NodePlan:
@@ -146,8 +151,9 @@ _ADAPTER = TypeAdapter(LaunchPlan)
 
 def plan_to_json(plan: LaunchPlan) -> str:
     value = _ADAPTER.dump_python(plan, mode="json")
-    if plan.lock is None:
-        del value["lock"]  # most recipes have none
+    for name in ("lock", "profile", "deployment"):
+        if value[name] is None:
+            del value[name]  # most recipes have none
     return json.dumps(value, indent=2, sort_keys=True) + "\n"
 
 

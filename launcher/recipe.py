@@ -6,7 +6,7 @@ A key that is None or absent leaves the choice to the engine; every other defaul
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -39,14 +39,25 @@ class Engine(FrozenModel):
 
 
 class Parallelism(FrozenModel):
-    """tp * pp ranks, one per GPU; ep splits the experts of a tp group."""
+    """tp * pp ranks, one per GPU; ep splits the experts of a tp group. `groups` copies of the model share the
+    nodes evenly, each with tp * pp ranks of its own, behind the router."""
 
     nodes: Annotated[int, Field(ge=1, le=8)]
+    groups: Annotated[int, Field(ge=1, le=4)] = 1
     gpus_per_node: Annotated[int, Field(ge=1, le=8)] = 1
     tp: Positive
     ep: Positive = 1
     pp: Positive = 1
     sequence_parallel: Literal["off", "prefill"] = "off"
+
+
+class Router(FrozenModel):
+    """sglang-router in front of the groups, on the first node. It then serves server.host and server.port."""
+
+    policy: Literal["cache_aware", "round_robin", "power_of_two", "random"] = "cache_aware"
+    # The router's own 64 is far above what a Spark runs at a time: balancing would never start.
+    balance_abs_threshold: Positive = 4
+    health_interval_s: Positive = 5
 
 
 class EngramExtension(FrozenModel):
@@ -89,7 +100,8 @@ class Server(FrozenModel):
     max_total_tokens: Positive | None = None
     mem_fraction_static: Annotated[float, Field(gt=0, lt=1)] | None = None
     max_running_requests: Positive | None = None
-    chunked_prefill_size: Annotated[int, Field(ge=-1)] | None = None  # -1 turns chunks off
+    # -1 turns chunks off; `auto` takes the largest that the memory rule of `fit` allows.
+    chunked_prefill_size: Annotated[int, Field(ge=-1)] | Literal["auto"] | None = None
     kv_cache_dtype: Text | None = None
     attention_backend: Text | None = None
     sampling_backend: Text | None = None
@@ -140,11 +152,15 @@ class Recipe(FrozenModel):
     name: Name
     description: str = ""
     extends: Text | None = None
+    # The profile in effect: a key of `profiles`, whose values lie over the recipe's own.
+    profile: Name | None = None
+    profiles: dict[Name, dict[str, Any]] = {}
     model: ModelSource
     engine: Engine
     parallelism: Parallelism
     extensions: Extensions = Extensions()
     server: Server = Server()
+    router: Router | None = None
     environment: dict[str, str] = {}
     limits: Limits = Limits()
     evidence: Evidence = Evidence()
@@ -155,8 +171,13 @@ class Recipe(FrozenModel):
         return self
 
     @property
+    def nodes_per_group(self) -> int:
+        return self.parallelism.nodes // self.parallelism.groups
+
+    @property
     def num_ranks(self) -> int:
-        return self.parallelism.nodes * self.parallelism.gpus_per_node
+        """Ranks of one copy of the model."""
+        return self.nodes_per_group * self.parallelism.gpus_per_node
 
     @property
     def served_name(self) -> str:

@@ -39,6 +39,7 @@ def recipe_problems(recipe: Recipe) -> list[ConfigProblem]:
         *_model_problems(recipe),
         *_engine_problems(recipe),
         *_parallelism_problems(recipe),
+        *_group_problems(recipe),
         *_extension_problems(recipe),
         *_server_problems(recipe),
         *flag_problems(recipe),
@@ -95,11 +96,12 @@ def _engine_problems(recipe: Recipe) -> Iterator[ConfigProblem]:
 
 def _parallelism_problems(recipe: Recipe) -> Iterator[ConfigProblem]:
     parallel = recipe.parallelism
-    num_gpus = parallel.nodes * parallel.gpus_per_node
+    num_gpus = recipe.num_ranks
     if parallel.tp * parallel.pp != num_gpus:
+        of_group = " of a group" if parallel.groups > 1 else ""
         yield ConfigProblem(
             at=("parallelism", "tp"),
-            message=f"parallelism: tp * pp must be nodes * gpus_per_node = {parallel.nodes} * "
+            message=f"parallelism: tp * pp must be nodes{of_group} * gpus_per_node = {recipe.nodes_per_group} * "
             f"{parallel.gpus_per_node} = {num_gpus}, got {parallel.tp} * {parallel.pp} = "
             f"{parallel.tp * parallel.pp}",
             hint="set parallelism.tp (or nodes) so that both products agree",
@@ -113,6 +115,34 @@ def _parallelism_problems(recipe: Recipe) -> Iterator[ConfigProblem]:
         yield from _v41_problems(recipe, num_gpus)
 
 
+def _group_problems(recipe: Recipe) -> Iterator[ConfigProblem]:
+    parallel = recipe.parallelism
+    if parallel.nodes % parallel.groups:
+        yield ConfigProblem(
+            at=("parallelism", "groups"),
+            message=f"parallelism.groups must divide nodes = {parallel.nodes}, got {parallel.groups}",
+        )
+    if parallel.groups > 1 and recipe.router is None:
+        yield ConfigProblem(
+            at=("router",),
+            message=f"router must be set for {parallel.groups} groups, got none",
+            hint="write router: {} for its defaults",
+        )
+    if parallel.groups > 1 and recipe.engine.runtime == "docker":
+        yield ConfigProblem(
+            at=("parallelism", "groups"),
+            message=f"parallelism.groups must be 1 with engine.runtime docker, got {parallel.groups}: the router "
+            "runs in the engine's environment on the node",
+            hint="set engine.runtime to venv",
+        )
+    if parallel.groups == 1 and recipe.router is not None:
+        yield ConfigProblem(
+            at=("router",),
+            message="router must be absent for one group",
+            hint="set parallelism.groups, or remove the router",
+        )
+
+
 def _v41_problems(recipe: Recipe, num_gpus: int) -> Iterator[ConfigProblem]:
     if recipe.parallelism.pp > 1:
         yield ConfigProblem(
@@ -124,7 +154,7 @@ def _v41_problems(recipe: Recipe, num_gpus: int) -> Iterator[ConfigProblem]:
         yield ConfigProblem(
             at=("parallelism", "nodes"),
             message="parallelism.nodes must be 3 or more for DeepSeek-V4.1-Flash with native experts, got "
-            f"{recipe.parallelism.nodes}: its weights need {_V41_RANK_GIB[num_gpus]:.0f} GiB per rank "
+            f"{recipe.nodes_per_group}: its weights need {_V41_RANK_GIB[num_gpus]:.0f} GiB per rank "
             f"against {_GB10_USABLE_GIB} GiB a GB10 can use (286.4 GiB in all without the Engram tables)",
             hint="use v41-flash-3x or v41-flash-4x; two Sparks hold v4-flash-2x",
         )

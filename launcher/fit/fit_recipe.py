@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from launcher.errors import UsageError
 from launcher.fit.constants import GIB, constants
@@ -14,7 +14,7 @@ from launcher.fit.fit_rules import (
     largest_safe_pool,
     min_mem_fraction,
 )
-from launcher.fit.kv_pool import PoolSettings, bytes_per_token
+from launcher.fit.kv_pool import PAGE_TOKENS, PoolSettings, bytes_per_token
 from launcher.fit.memory_budget import MemorySettings, RankBudget, budget_rank, gib, served_tokens
 from launcher.fit.model_shape import ModelShape
 from launcher.fit.rank_weights import plan_split, split_problems
@@ -113,7 +113,7 @@ def memory_settings(recipe: Recipe, shape: ModelShape, asked: WhatIf) -> MemoryS
     if asked.nodes is not None and asked.ep is None and tp % ep:
         ep = 1
     context = asked.context_tokens or server.context_length or config.max_position_embeddings
-    chunk = asked.chunk_tokens or server.chunked_prefill_size or DEFAULT_CHUNK_TOKENS
+    chunk = asked.chunk_tokens or _chunk_of(recipe, shape, asked)
     dspark = recipe.extensions.dspark
     return MemorySettings(
         split=plan_split(
@@ -139,6 +139,15 @@ def memory_settings(recipe: Recipe, shape: ModelShape, asked: WhatIf) -> MemoryS
         usable_bytes=gib(constants().usable_gib) if asked.usable_bytes is None else asked.usable_bytes,
         query_row_ranks=asked.query_row_ranks,
     )
+
+
+def _chunk_of(recipe: Recipe, shape: ModelShape, asked: WhatIf) -> int:
+    """The recipe's own; for `auto` the largest that is safe with what is asked for, a page when none is."""
+    own = recipe.server.chunked_prefill_size
+    if own != "auto":
+        return own or DEFAULT_CHUNK_TOKENS
+    settings = memory_settings(recipe, shape, replace(asked, chunk_tokens=PAGE_TOKENS))
+    return largest_safe_chunk(shape, settings) or PAGE_TOKENS
 
 
 def _assumed(recipe: Recipe, asked: WhatIf) -> Iterator[FitProblem]:
