@@ -32,7 +32,9 @@ def default_topology_path() -> Path:
     return Path(base) / "sparkctl" / "topology.yaml"
 
 
-def choose_inputs(*, recipe: str | None, topology: str | None, nodes: int | None, port: int | None) -> Inputs:
+def choose_inputs(
+    *, recipe: str | None, topology: str | None, nodes: int | None, port: int | None, profile: str | None = None
+) -> Inputs:
     """Without recipe and topology: the embedded default, N nodes on this machine.
 
     A recipe alone takes the user's own topology file, but one for the CPU engine takes this machine. A
@@ -43,7 +45,9 @@ def choose_inputs(*, recipe: str | None, topology: str | None, nodes: int | None
             "a recipe must be named for a topology",
             hint=f"sparkctl up --recipe NAME --topology {topology}; sparkctl recipe list",
         )
-    chosen = None if recipe is None else load_recipe(recipe)[0]
+    if profile is not None and recipe is None:
+        raise UsageError("--profile must come with --recipe", hint="sparkctl recipe list")
+    chosen = None if recipe is None else load_recipe(recipe, profile=profile)[0]
     lock = _lock_of(recipe, chosen)
     if chosen is None or (chosen.engine.runtime == "cpu" and topology is None):
         return replace(_embedded(chosen, nodes, port), lock=lock)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import JsonOption, RecipeOption, TopologyOption
+from launcher.cli.options import JsonOption, ProfileOption, RecipeOption, TopologyOption
 
 if TYPE_CHECKING:
     from launcher.fit.fit_recipe import WhatIf
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def fit(
     recipe: RecipeOption = None,
+    profile: ProfileOption = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option("--checkpoint", metavar="DIR", help="Read index and headers of this checkpoint."),
@@ -54,8 +55,11 @@ def fit(
 
     Touches no node. The other options try values other than the recipe's. Exit status 5: it does not fit.
     """
+    from launcher.errors import UsageError
     from launcher.fit.fit_recipe import WhatIf
 
+    if profile is not None and recipe is None:
+        raise UsageError("--profile must come with --recipe", hint="sparkctl fit --recipe v41-flash-3x")
     asked = WhatIf(
         nodes=nodes,
         ep=ep,
@@ -70,7 +74,7 @@ def fit(
     if recipe is None:
         _show_all(shape, asked, topology, as_json=json)
     else:
-        _show_one(recipe, shape, asked, topology, needs_v41=checkpoint is None, as_json=json)
+        _show_one(recipe, profile, shape, asked, topology, needs_v41=checkpoint is None, as_json=json)
 
 
 def _choose_shape(checkpoint: Path | None, model: str | None) -> ModelShape:
@@ -88,7 +92,14 @@ def _choose_shape(checkpoint: Path | None, model: str | None) -> ModelShape:
 
 
 def _show_one(
-    name: str, shape: ModelShape, asked: WhatIf, topology: str | None, *, needs_v41: bool, as_json: bool
+    name: str,
+    profile: str | None,
+    shape: ModelShape,
+    asked: WhatIf,
+    topology: str | None,
+    *,
+    needs_v41: bool,
+    as_json: bool,
 ) -> None:
     import json
 
@@ -98,7 +109,7 @@ def _show_one(
     from launcher.fit.fit_recipe import can_fit, fit_recipe
     from launcher.fit.fit_report import budget_rows, fit_document, problem_lines, refusal, verdict_lines
 
-    chosen, _ = load_recipe(name)
+    chosen, _ = load_recipe(name, profile=profile)
     if needs_v41 and chosen.engine.runtime != "cpu" and not can_fit(chosen):
         raise UsageError(
             f"recipe {chosen.name} must serve DeepSeek-V4.1-Flash, got "

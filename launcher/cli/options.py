@@ -18,6 +18,10 @@ TopologyOption = Annotated[
         "--topology", "-t", metavar="FILE", help="Topology file. Default: ~/.config/sparkctl/topology.yaml."
     ),
 ]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="NAME", help="Profile of the recipe, such as interactive or batch."),
+]
 NodesOption = Annotated[
     int | None, typer.Option("--nodes", "-n", metavar="N", min=1, help="How many nodes: 1 to 4.")
 ]

@@ -12,6 +12,7 @@ from launcher.cli.options import (
     JsonOption,
     NodesOption,
     PortOption,
+    ProfileOption,
     RecipeOption,
     TopologyOption,
 )
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 def plan(
     nodes: NodesOption = None,
     recipe: RecipeOption = None,
+    profile: ProfileOption = None,
     topology: TopologyOption = None,
     port: PortOption = None,
     output: Annotated[
@@ -52,7 +54,7 @@ def plan(
             f"--run-id must be {RUN_ID_FORM}, got {run_id[:80]!r}",
             hint="leave it out: every plan gets its own",
         )
-    inputs = choose_inputs(recipe=recipe, topology=topology, nodes=nodes, port=port)
+    inputs = choose_inputs(recipe=recipe, profile=profile, topology=topology, nodes=nodes, port=port)
     with connect_all(inputs.topology.nodes, SshOptions(accept_new_host_keys=accept_new_host_keys)) as remotes:
         made, _ = prepare(
             inputs.recipe,

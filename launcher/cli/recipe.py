@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from launcher.cli import recipe_lock, registry, share, sparkrun
+from launcher.cli.options import ProfileOption
 
 app = typer.Typer(no_args_is_help=True, help="List, show, check and share recipes.")
 app.add_typer(registry.app, name="registry")
@@ -41,6 +42,7 @@ def list_recipes(as_json: JsonFlag = False) -> None:
                 "nodes": recipe.parallelism.nodes,
                 "tp": recipe.parallelism.tp,
                 "ep": recipe.parallelism.ep,
+                "profiles": list(recipe.profiles),
                 "evidence": recipe.evidence.model_dump(mode="json"),
             }
             for recipe, path in found
@@ -55,31 +57,34 @@ def list_recipes(as_json: JsonFlag = False) -> None:
             str(recipe.parallelism.nodes),
             str(recipe.parallelism.tp),
             str(recipe.parallelism.ep),
+            ", ".join(recipe.profiles),
             recipe.engine.runtime,
             recipe.evidence.status.replace("_", " "),
             recipe.description,
         )
         for recipe, _ in found
     ]
-    print_table(("recipe", "nodes", "tp", "ep", "runtime", "evidence", "description"), rows)
+    print_table(("recipe", "nodes", "tp", "ep", "profiles", "runtime", "evidence", "description"), rows)
 
 
 @app.command("show")
 def show_recipe(
     name: NameArgument,
+    profile: ProfileOption = None,
     resolved: Annotated[
         bool, typer.Option("--resolved", help="Every value, defaults too, with its origin.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """One recipe after `extends`: what its files say, or with --resolved every value and its origin."""
+    from launcher.choose_profile import put_profile_over
     from launcher.compose_recipe import compose_recipe, read_recipe_tree, resolved_values
     from launcher.config_problem import dotted
     from launcher.find_recipe import find_recipe
     from launcher.read_yaml import show_path
 
     path = find_recipe(name)
-    recipe, provenance = compose_recipe(path)
+    recipe, provenance = compose_recipe(path, profile=profile)
     values = list(resolved_values(recipe, provenance))
     if as_json:
         document = {
@@ -97,7 +102,7 @@ def show_recipe(
         import yaml
 
         typer.echo(f"# {show_path(path)}, with everything it extends")
-        written = read_recipe_tree(path).data
+        written = put_profile_over(read_recipe_tree(path), profile).data
         ordered = {key: written[key] for key in type(recipe).model_fields if key in written}
         typer.echo(yaml.safe_dump(ordered, sort_keys=False, width=110), nl=False)
 

@@ -12,6 +12,7 @@ from launcher.cli.options import (
     JsonOption,
     NodesOption,
     PortOption,
+    ProfileOption,
     RecipeOption,
     TopologyOption,
 )
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 def up(
     nodes: NodesOption = None,
     recipe: RecipeOption = None,
+    profile: ProfileOption = None,
     topology: TopologyOption = None,
     port: PortOption = None,
     plan: Annotated[
@@ -87,12 +89,13 @@ def up(
     records = RunRecords()
     source: LaunchPlan | Inputs
     if plan is not None:
-        _refuse_with_plan(nodes, recipe, topology, port, no_api_key)
+        _refuse_with_plan(nodes, recipe, profile, topology, port, no_api_key)
         source = plan_from_json(_read(plan), source=str(plan))
         targets: tuple[Node, ...] = tuple(node.node for node in source.nodes)
     else:
         source = _with_key_rule(
-            choose_inputs(recipe=recipe, topology=topology, nodes=nodes, port=port), no_api_key
+            choose_inputs(recipe=recipe, profile=profile, topology=topology, nodes=nodes, port=port),
+            no_api_key,
         )
         targets = source.topology.nodes
     skipped = known_checks((*(skip or ()), *((LOCK_CHECK,) if unlocked else ())))

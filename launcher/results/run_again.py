@@ -80,7 +80,7 @@ def refuse_other_inputs(manifest: Manifest, endpoint: Endpoint) -> None:
         )
     from launcher.compose_recipe import load_recipe
 
-    recipe, _ = load_recipe(endpoint.record.plan.recipe)
+    recipe, _ = load_recipe(endpoint.record.plan.recipe, profile=endpoint.record.plan.profile)
     if resolve(recipe.name, recipe.model_dump(mode="json")).sha256 != manifest.recipe.sha256:
         raise ConfigError(
             f"the cluster must run recipe {manifest.recipe.name} ({manifest.recipe.sha256[:12]}),"

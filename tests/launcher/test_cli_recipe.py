@@ -34,7 +34,7 @@ def test_list_as_json() -> None:
 
 
 def test_show_prints_yaml_that_is_again_a_recipe(tmp_path: Path) -> None:
-    result = RUNNER.invoke(app, ["show", "v41-flash-3x-batch"])
+    result = RUNNER.invoke(app, ["show", "v41-flash-3x", "--profile", "batch"])
     assert result.exit_code == 0
     written = yaml.safe_load(result.stdout)
     assert list(written)[:2] == ["schema_version", "name"]
@@ -44,9 +44,10 @@ def test_show_prints_yaml_that_is_again_a_recipe(tmp_path: Path) -> None:
 
 
 def test_show_resolved_gives_every_value_an_origin() -> None:
-    lines = RUNNER.invoke(app, ["show", "v41-flash-3x-batch", "--resolved"]).stdout.splitlines()
+    lines = RUNNER.invoke(app, ["show", "v41-flash-3x", "--profile", "batch", "--resolved"]).stdout.splitlines()
     found = {line.split()[0]: line.split()[-1] for line in lines}
-    assert found["server.flags.prefill-decode-interval"].endswith("v41-flash-3x-batch.yaml:9:5")
+    assert ":" in found["server.flags.prefill-decode-interval"]
+    assert found["server.flags.prefill-decode-interval"].partition(":")[0].endswith("base/spark-base.yaml")
     assert found["parallelism.tp"].partition(":")[0].endswith("v41-flash-3x.yaml")
     assert found["server.kv_cache_dtype"].partition(":")[0].endswith("base/v41-flash-base.yaml")
     assert found["environment.NCCL_BUFFSIZE"].partition(":")[0].endswith("base/spark-base.yaml")

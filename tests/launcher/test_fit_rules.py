@@ -232,11 +232,8 @@ def test_shipped_recipes_on_their_own_size() -> None:
     }
     assert found == {
         "v41-flash-3x": [],
-        "v41-flash-3x-batch": [],
         "v41-flash-4x": [],
-        "v41-flash-4x-batch": [],
         "v41-flash-4x-sp": [],
-        "v41-flash-4x-sp-batch": [],
     }
 
 

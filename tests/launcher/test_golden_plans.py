@@ -33,9 +33,21 @@ def topologies_for(recipe: Recipe) -> list[Topology]:
     return [item for item in sparks if len(item.nodes) == recipe.parallelism.nodes]
 
 
+def every_profile(name: str) -> list[Recipe]:
+    """The recipe as it is, or with each of its profiles."""
+    plain = load_recipe(name)[0]
+    return [load_recipe(name, profile=profile)[0] for profile in plain.profiles] or [plain]
+
+
+def golden_name(recipe: Recipe, topology: Topology) -> str:
+    profile = f".{recipe.profile}" if recipe.profile else ""
+    return f"{recipe.name}{profile}@{topology.name}"
+
+
 CASES = [
     (recipe, topology)
-    for recipe in (load_recipe(name)[0] for name in sorted(shipped_recipes()))
+    for name in sorted(shipped_recipes())
+    for recipe in every_profile(name)
     for topology in topologies_for(recipe)
 ]
 
@@ -44,11 +56,11 @@ def test_every_shipped_recipe_has_a_topology() -> None:
     assert {recipe.name for recipe, _ in CASES} == set(shipped_recipes())
 
 
-@pytest.mark.parametrize(("recipe", "topology"), CASES, ids=[f"{r.name}@{t.name}" for r, t in CASES])
+@pytest.mark.parametrize(("recipe", "topology"), CASES, ids=[golden_name(*case) for case in CASES])
 def test_golden_plan(recipe: Recipe, topology: Topology) -> None:
     plan = make_plan(recipe, topology, all_facts(topology, recipe), run_id=RUN_ID)
     text = plan_to_json(plan)
-    path = GOLDEN / f"{recipe.name}@{topology.name}.json"
+    path = GOLDEN / f"{golden_name(recipe, topology)}.json"
     if os.environ.get("SPARKCTL_WRITE_GOLDEN") == "1":
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -57,4 +69,4 @@ def test_golden_plan(recipe: Recipe, topology: Topology) -> None:
 
 
 def test_no_golden_plan_is_left_over() -> None:
-    assert {path.stem for path in GOLDEN.glob("*.json")} == {f"{r.name}@{t.name}" for r, t in CASES}
+    assert {path.stem for path in GOLDEN.glob("*.json")} == {golden_name(*case) for case in CASES}

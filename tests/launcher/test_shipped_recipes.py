@@ -15,7 +15,8 @@ from launcher.compose_recipe import compose_recipe, load_recipe
 from launcher.errors import ConfigError
 from launcher.explain_problems import known_paths
 from launcher.find_recipe import find_recipe, shipped_directory, shipped_recipes, shipped_topologies
-from launcher.fit.fit_recipe import can_fit, fit_recipe
+from launcher.fit.choose_chunk import with_chosen_chunk
+from launcher.fit.fit_recipe import WhatIf, can_fit, fit_recipe
 from launcher.fit.model_shape import shipped_shape
 from launcher.read_topology import find_topology, read_topology
 from launcher.recipe import Recipe
@@ -37,8 +38,9 @@ NCCL_BUFFERS = {
 def test_the_promised_recipes_are_there() -> None:
     promised = {"local", "local-1x", "local-2x", "local-4x", "v4-flash-2x", "v41-flash-3x", "v41-flash-4x"}
     promised |= {"v41-flash-4x-sp", "local-v41"}
-    batches = {f"{name}-batch" for name in promised if name.startswith("v4")}
-    assert promised | batches <= set(RECIPES)
+    assert promised <= set(RECIPES)
+    for name in SPARK_RECIPES:
+        assert set(compose_recipe(RECIPES[name])[0].profiles) >= {"interactive", "batch"}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -73,18 +75,51 @@ def test_spark_recipes_carry_what_a_gb10_needs(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPARK_RECIPES)
 def test_interactive_interleaves_and_batch_does_not(name: str) -> None:
+    """Shorter prompts join the chunks of a longer one, and decode rounds lie between chunks."""
     recipe, _ = compose_recipe(RECIPES[name])
-    assert recipe.server.flags["prefill-decode-interval"] == (0 if name.endswith("-batch") else 4)
+    assert recipe.profile == "interactive"
+    flags = recipe.server.flags
+    assert (flags["prefill-decode-interval"], flags["schedule-policy"]) == (4, "shortest-prefill-first")
+    batch, _ = compose_recipe(RECIPES[name], profile="batch")
+    assert batch.profile == "batch"
+    flags = batch.server.flags
+    assert (flags["prefill-decode-interval"], flags["schedule-policy"]) == (0, "lpm")
+
+
+@pytest.mark.parametrize("name", [name for name in SPARK_RECIPES if name.startswith("v41")])
+@pytest.mark.parametrize("profile", ["interactive", "batch"])
+def test_auto_takes_the_largest_safe_chunk(name: str, profile: str) -> None:
+    recipe, _ = compose_recipe(RECIPES[name], profile=profile)
+    assert recipe.server.chunked_prefill_size == "auto"
+    planned, why = with_chosen_chunk(recipe)
+    fit = fit_recipe(planned, shipped_shape("v41-flash"))
+    counted = fit_recipe(recipe, shipped_shape("v41-flash")).settings.pool.chunk_tokens
+    assert planned.server.chunked_prefill_size == fit.safe_chunk_tokens == counted
+    assert f"chunked_prefill_size {fit.safe_chunk_tokens} (auto): " in why
+    # A page more is refused or warned about by fit itself.
+    assert isinstance(planned.server.chunked_prefill_size, int)
+    more = WhatIf(chunk_tokens=planned.server.chunked_prefill_size + 256)
+    found = fit_recipe(recipe, shipped_shape("v41-flash"), more)
+    assert {problem.check for problem in found.refusals} & {"headroom", "chunk-times-context"}
+
+
+def test_auto_is_refused_where_memory_is_not_known() -> None:
+    recipe, _ = compose_recipe(RECIPES["v4-flash-2x"])
+    server = recipe.server.model_copy(update={"chunked_prefill_size": "auto"})
+    with pytest.raises(ConfigError, match="must be a number in recipe v4-flash-2x, got auto"):
+        with_chosen_chunk(recipe.model_copy(update={"server": server}))
 
 
 @pytest.mark.parametrize("name", SPARK_RECIPES)
 def test_indexer_transient_stays_in_memory(name: str) -> None:
-    """About 14 B x chunk x prefix: 2e8 ran on three Sparks; four have about 40 GB left beside the weights."""
+    """About 14 B x chunk x prefix: 2e8 ran on three Sparks. On four the memory rule decides: 1.35e9 pairs
+    are 19 GB, and 2 GB stay."""
     recipe, _ = compose_recipe(RECIPES[name])
-    assert recipe.server.chunked_prefill_size is not None
+    planned, _ = with_chosen_chunk(recipe)
+    assert isinstance(planned.server.chunked_prefill_size, int)
     assert recipe.server.context_length is not None
-    product = recipe.server.chunked_prefill_size * recipe.server.context_length
-    assert product <= (1.1e9 if recipe.parallelism.nodes == 4 else 2.02e8)
+    product = planned.server.chunked_prefill_size * recipe.server.context_length
+    assert product <= (1.35e9 if recipe.parallelism.nodes == 4 else 2.02e8)
 
 
 @pytest.mark.parametrize("name", SPARK_RECIPES)
@@ -227,7 +262,7 @@ def test_recipes_are_found_in_an_installed_copy(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", build, str(target)], cwd=source, check=True, timeout=120)
     code = (
         "import json; from launcher.compose_recipe import load_recipe; from launcher.find_recipe import *; "
-        "print(json.dumps([load_recipe('v41-flash-4x-sp-batch')[0].name, len(shipped_recipes()), "
+        "print(json.dumps([load_recipe('v41-flash-4x-sp', profile='batch')[0].name, len(shipped_recipes()), "
         "len(shipped_topologies()), str(shipped_directory())]))"
     )
     environment = {**os.environ, "PYTHONPATH": str(target)}
@@ -240,7 +275,7 @@ def test_recipes_are_found_in_an_installed_copy(tmp_path: Path) -> None:
         timeout=60,
     )
     assert json.loads(answer.stdout) == [
-        "v41-flash-4x-sp-batch",
+        "v41-flash-4x-sp",
         len(RECIPES),
         len(TOPOLOGIES),
         str(target / "recipes"),
