@@ -5,6 +5,7 @@ SglExtError              root; message, hint, node, exit_code
   CostTableError    3    a table of step costs is impossible, edited, or of another engine
   SpecOptionError   2    a request asks for speculation in a way that does not exist
   SpecRankError    70    ranks decided differently about a step of speculation
+  CapabilityError   8    this GPU or its packages cannot serve the model
   ExpertBackendError 8   no way of running the MXFP4 experts passed on every rank, or ranks disagree
   EngramReadError   7    Engram rows of a step could not be read; its output is withheld
   HookError         8    base of everything that concerns hooks
@@ -51,6 +52,10 @@ class SpecOptionError(SglExtError):
 
 class SpecRankError(SglExtError):
     exit_code = 70
+
+
+class CapabilityError(SglExtError):
+    exit_code = 8
 
 
 class ExpertBackendError(SglExtError):

@@ -19,6 +19,7 @@ class HookSet(enum.StrEnum):
     BALANCED_HEADS = "balanced_heads"  # attention heads padded to a multiple of the ranks
     EXPERTS = "experts"  # the MXFP4 expert backend is checked and chosen at boot
     GPU_EXPERTS = "gpu_experts"  # the chosen backend in SGLang's quantised layers
+    SM12X = "sm12x"  # what stands between the stock wheel and a GB10
     SEQUENCE_PARALLEL = "sequence_parallel"  # prefill rows split over the ranks between sublayers
     ROW_STORE = "row_store"  # Engram rows from packed files instead of tables in memory
     SPECULATION = "speculation"  # DSpark's width decided for every step and request
@@ -60,6 +61,13 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
     HookSet.BALANCED_HEADS: ("padded_config", "padded_weights", "padded_draft_weights"),
     HookSet.EXPERTS: ("expert_choice",),
     HookSet.GPU_EXPERTS: ("expert_method", "expert_row_order"),
+    HookSet.SM12X: (
+        "sm100_indexer",
+        "kernel_heads_sm12x",
+        "live_publish_decode",
+        "live_consume_decode",
+        "live_topk_decode",
+    ),
     HookSet.SEQUENCE_PARALLEL: ("sequence_parallel_layer",),
     HookSet.ROW_STORE: (
         "engram_embedding",
@@ -70,6 +78,7 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
     ),
     HookSet.SPECULATION: (
         "engram_ragged_hash",
+        "ragged_requests",
         "spec_step",
         "spec_propose",
         "spec_layout",
@@ -84,10 +93,14 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
 
 
 def choose_hook_sets(
-    settings: Settings, config: Mapping[str, Any] | None, tp_size: int, speculative: str | None = None
+    settings: Settings,
+    config: Mapping[str, Any] | None,
+    tp_size: int,
+    speculative: str | None = None,
+    capability: tuple[int, int] | None = None,
 ) -> tuple[HookSet, ...]:
     """Hook sets for one rank. config is the model's config.json; None means the model is no local folder;
-    speculative: SGLang's --speculative-algorithm.
+    speculative: SGLang's --speculative-algorithm; capability: CUDA's, None without a GPU.
 
     Raises SettingError where a setting asks for something the model cannot have.
     """
@@ -113,6 +126,8 @@ def choose_hook_sets(
     chosen.append(HookSet.EXPERTS)
     if not settings.cpu_engine:
         chosen.append(HookSet.GPU_EXPERTS)
+    if capability is not None and capability[0] == 12:
+        chosen.append(HookSet.SM12X)
     groups = config.get("text_config", config)["o_groups"]
     if groups % tp_size != 0:
         chosen.append(HookSet.BALANCED_HEADS)

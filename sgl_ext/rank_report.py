@@ -18,7 +18,16 @@ from sgl_ext.settings import Settings
 from sgl_ext.write_atomically import write_atomically
 
 SCHEMA_VERSION = 1
-_DISTRIBUTIONS = ("sglang", "sparkctl", "torch", "transformers", "flashinfer-python", "sglang-kernel")
+_DISTRIBUTIONS = (
+    "sglang",
+    "sparkctl",
+    "torch",
+    "transformers",
+    "triton",
+    "flashinfer-python",
+    "sglang-kernel",
+    "b12x",
+)
 _ENVIRONMENT_PREFIXES = ("SPARKCTL_", "SGLANG_", "NCCL_", "GLOO_")
 _SECRET_WORDS = ("key", "password", "token_file", "secret")
 

@@ -9,10 +9,17 @@ from importlib import metadata
 from typing import Any
 
 from sgl_ext.engine_environment import set_switches
-from sgl_ext.hook_sets import HookSet, choose_hook_sets
+from sgl_ext.gpu_capability import check_capability
+from sgl_ext.hook_sets import V41_MODEL_TYPES, HookSet, choose_hook_sets
 from sgl_ext.install_hooks import install_hooks, load_hooks
 from sgl_ext.model_config import read_model_config
-from sgl_ext.rank_report import describe_environment, report_path, write_rank_report, write_refusal
+from sgl_ext.rank_report import (
+    describe_environment,
+    read_versions,
+    report_path,
+    write_rank_report,
+    write_refusal,
+)
 from sgl_ext.settings import Settings, read_settings
 from sgl_ext.verify_hooks import verify_hooks
 
@@ -26,6 +33,18 @@ def describe_sequence_parallel(hook_sets: tuple[HookSet, ...], tp_size: int) -> 
     setting = read_sequence_parallel(os.environ, tp_size)
     assert setting is not None
     return asdict(setting)
+
+
+def find_capability(settings: Settings, config: dict[str, Any] | None) -> tuple[int, int] | None:
+    """CUDA capability of a GPU that is to serve V4.1, else None. Raises CapabilityError where it cannot."""
+    if settings.cpu_engine or config is None or config.get("model_type") not in V41_MODEL_TYPES:
+        return None
+    import torch
+
+    capability: tuple[int, int] = torch.cuda.get_device_capability()
+    versions = read_versions()
+    check_capability(capability, versions.get)
+    return capability
 
 
 def describe_experts(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | None:
@@ -60,7 +79,13 @@ def _install_build_prove(
     settings: Settings, rank: int, build: Callable[[], None], scheduler: Any, server_args: Any
 ) -> None:
     config = read_model_config(server_args.model_path)
-    hook_sets = choose_hook_sets(settings, config, server_args.tp_size, server_args.speculative_algorithm)
+    hook_sets = choose_hook_sets(
+        settings,
+        config,
+        server_args.tp_size,
+        server_args.speculative_algorithm,
+        find_capability(settings, config),
+    )
     switches = set_switches(os.environ, hook_sets)
     installed = install_hooks(load_hooks(hook_sets), metadata.version("sglang"))
     build()

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,17 @@ def test_v41_on_the_cpu_engine() -> None:
 def test_heads_are_balanced_only_where_groups_do_not_divide() -> None:
     assert HookSet.BALANCED_HEADS in choose_hook_sets(settings(), V41, 3)
     assert HookSet.BALANCED_HEADS not in choose_hook_sets(settings(), V41, 4)
+
+
+def test_a_spark_gets_what_stands_between_it_and_the_stock_wheel() -> None:
+    assert HookSet.SM12X in choose_hook_sets(settings(), V41, 3, capability=(12, 1))
+    assert HookSet.SM12X not in choose_hook_sets(settings(), V41, 3, capability=(9, 0))
+
+
+def test_sequence_parallelism_is_off_unless_asked_for() -> None:
+    assert HookSet.SEQUENCE_PARALLEL not in choose_hook_sets(settings(cpu_engine=True), V41, 2)
+    asked = replace(settings(cpu_engine=True), sequence_parallel=True)
+    assert HookSet.SEQUENCE_PARALLEL in choose_hook_sets(asked, V41, 2)
 
 
 def test_row_store_needs_a_v41_folder(tmp_path: Path) -> None:

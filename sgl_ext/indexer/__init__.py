@@ -1,0 +1,1 @@
+"""The lightning indexer's decode step at a cost that follows the live tokens, not the context's capacity."""

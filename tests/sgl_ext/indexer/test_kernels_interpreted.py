@@ -1,0 +1,196 @@
+"""The live-length indexer in Triton's interpreter against plain PyTorch: scores, blocks, selection, ties."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from sgl_ext.indexer.reference import block_maxima, select_highest  # noqa: E402
+
+POISON = 1e30  # what a kernel must not read: past the live length
+
+
+def bf16(values: torch.Tensor) -> torch.Tensor:
+    return values.to(torch.bfloat16).float()
+
+
+def test_reference_takes_what_torch_topk_takes_where_nothing_ties() -> None:
+    scores = bf16(torch.arange(64.0)).flip(0).repeat(2, 1)
+    seen = select_highest(scores, torch.tensor([64, 10]), 12)
+    assert seen[0].tolist() == list(range(12))
+    assert seen[1].tolist() == [*range(10), -1, -1]
+    wanted = scores[:1].topk(5).indices.sort().values
+    assert torch.equal(select_highest(scores[:1], torch.tensor([64]), 5).long(), wanted)
+
+
+def check_selection() -> None:
+    from sgl_ext.indexer.select_kernels import select_highest_live
+
+    draw = torch.Generator().manual_seed(1)
+    example = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0]])
+    assert select_highest_live(example, torch.tensor([4]), 3).tolist() == [[1, 2, 3]]
+    lens = torch.tensor([2100, 1, 0, 1025], dtype=torch.int32)
+    shape = (4, 2200)
+    coarse = torch.randint(-3, 4, shape, generator=draw).float()  # ties everywhere, both signs
+    gaps = bf16(torch.randn(shape, generator=draw) * 50)
+    gaps.masked_fill_(torch.rand(shape, generator=draw) < 0.6, -torch.inf)  # fewer than k are left
+    same = torch.full(shape, -0.0)
+    same[:, ::7] = 0.0  # -0 and 0 are one value
+    for scores, k in ((coarse, 512), (coarse, 1), (gaps, 900), (same, 512)):
+        filled = torch.where(torch.arange(shape[1]) < lens.unsqueeze(1), scores, POISON)
+        wanted = select_highest(scores, lens, k)
+        assert torch.equal(select_highest_live(filled, lens, k), wanted), (k, scores[0, :8])
+
+
+def key_pool(positions: int, page_size: int, draw: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random pages and the slot of each position, which are spread over the pool."""
+    pages = -(-positions // page_size) + 3
+    keys = torch.randint(0, 256, (pages, page_size * 68), dtype=torch.uint8, generator=draw)
+    keys[:, page_size * 64 :] = keys[:, page_size * 64 :] % 6 + 124
+    return keys, torch.randperm(pages * page_size, generator=draw)[:positions]
+
+
+def check_scores() -> None:
+    from sgl_ext.indexer.score_kernels import block_maxima_live, score_live
+    from sgl_ext.kernels.index_key_slots import load_keys
+    from sgl_ext.kernels.index_logits import score_keys
+
+    table = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    draw = torch.Generator().manual_seed(2)
+    for ratio, heads, page_size in ((1, 8, 64), (2, 32, 32)):
+        keys, slots = key_pool(400, page_size, draw)
+        req_to_token = torch.zeros((3, 400 * ratio), dtype=torch.int32)
+        req_to_token[2] = (slots.repeat_interleave(ratio) * ratio).to(torch.int32)
+        req_to_token[1] = req_to_token[2].flip(0) // ratio * ratio
+        req, lens = torch.tensor([2, 1, 2]), torch.tensor([333, 64, 7])
+        q = torch.randint(-4, 5, (3, heads, 128), generator=draw).to(torch.bfloat16) / 4
+        weights = torch.randn((3, heads), generator=draw).to(torch.bfloat16)
+        seen = score_live(q, weights, req, req_to_token, lens, keys, capacity=400, ratio=ratio)
+        for row in range(3):
+            live = int(lens[row])
+            place = req_to_token[req[row], : live * ratio : ratio].long() // ratio
+            k = load_keys(keys, place.unsqueeze(0), page_size, table)
+            wanted = score_keys(q[row : row + 1], weights[row : row + 1], k)[0]
+            # A bf16 step apart at most, where the heads are added in another order.
+            assert torch.allclose(seen[row, :live], wanted, rtol=2**-7, atol=0.02), (ratio, row)
+            assert (seen[row, :live] == wanted).float().mean() > 0.9, (ratio, row)
+        maxima = block_maxima_live(seen, lens)
+        for row in range(3):
+            count = -(-int(lens[row]) // 8)
+            assert torch.equal(maxima[row, :count], block_maxima(seen, lens)[row, :count])
+        blocks = torch.tensor([[0, 2, 41, -1], [1, 7, -1, -1], [0, -1, -1, -1]], dtype=torch.int32)
+        listed = score_live(
+            q, weights, req, req_to_token, lens, keys, capacity=400, ratio=ratio, blocks=blocks
+        )
+        for row in range(3):
+            for column in range(32):
+                block = int(blocks[row, column // 8])
+                position = block * 8 + column % 8
+                wanted = (
+                    seen[row, position] if block >= 0 and position < lens[row] else torch.tensor(-torch.inf)
+                )
+                assert listed[row, column] == wanted
+
+
+class Indexer:
+    index_topk = 512
+
+    def __init__(self, q: torch.Tensor, weights: torch.Tensor) -> None:
+        self.q, self.weights = q, weights
+
+    def queries(self, q_lora: object, freqs: object) -> torch.Tensor:
+        return self.q
+
+    def head_weights(self, x: object) -> torch.Tensor:
+        return self.weights
+
+
+def check_step() -> None:
+    """A source publishes, a consumer follows, as SGLang's own dense functions but for equal scores."""
+    from types import SimpleNamespace
+
+    from sgl_ext.stand_ins import add_stand_ins
+
+    add_stand_ins()
+    from sglang.kernels.ops.attention.dsv4.candidate_blocks import (
+        select_candidate_block_ids,
+        topk_among_blocks,
+    )
+
+    from sgl_ext.indexer.decode_step import (
+        publish_blocks,
+        score_step,
+        select_all,
+        select_among_blocks,
+        write_selection,
+    )
+
+    draw = torch.Generator().manual_seed(4)
+    keys, slots = key_pool(900, 64, draw)
+    req_to_token = slots.to(torch.int32).repeat(3, 1)
+    q = torch.randn((2, 8, 128), generator=draw).to(torch.bfloat16)
+    out = torch.full((2, 512), 7, dtype=torch.int32)
+    inputs = SimpleNamespace(
+        compress_ratio=1,
+        positions=torch.tensor([799, 20]),
+        req_rows=torch.tensor([2, 1]),
+        paged_metadata=SimpleNamespace(max_compressed_seq_len=900),
+        indexer=Indexer(q, torch.rand((2, 8), generator=draw).to(torch.bfloat16)),
+        q_lora=None,
+        freqs_cis=torch.zeros(900),
+        x=None,
+        layer_id=4,
+        out_page_indices=out,
+        reset_outputs=lambda: out.fill_(-1),
+    )
+    pool = SimpleNamespace(get_index_k_with_scale_buffer=lambda layer: keys)
+    step = score_step(inputs, pool, req_to_token)
+    assert step is not None and step.lens.tolist() == [800, 21]
+    dense = step.scores.masked_fill(torch.arange(900) >= step.lens.unsqueeze(1), -torch.inf)
+    blocks = publish_blocks(step, 64)
+    stock = select_candidate_block_ids(dense, step.lens.unsqueeze(1), 64, 8)
+    assert stock.shape == blocks.shape
+    for row in range(2):
+        ours, theirs = set(blocks[row].tolist()), set(stock[row].tolist())
+        best = {block: float(dense[row, block * 8 : block * 8 + 8].max()) for block in (ours ^ theirs) - {-1}}
+        assert len(set(best.values())) <= 1, "they may differ in equal block maxima only"
+    assert blocks[0].tolist() == sorted(blocks[0].tolist()) and 799 // 8 in blocks[0].tolist()
+    write_selection(inputs, select_all(step, 512), req_to_token)
+    live = out[1][out[1] >= 0]
+    assert torch.equal(live, req_to_token[1, :21]) and (out[0] >= 0).all()
+
+    follower = score_step(inputs, pool, req_to_token, blocks)
+    assert follower is not None and (out == -1).all()
+    chosen = select_among_blocks(follower, blocks, 256)
+    stock_chosen = topk_among_blocks(dense, step.lens, blocks, 256, block_size=8)
+    for row in range(2):
+        ours = sorted(dense[row, i].item() for i in chosen[row].tolist() if i >= 0)
+        theirs = sorted(dense[row, i].item() for i in stock_chosen[row].tolist() if i >= 0)
+        assert ours == theirs and len(ours) == (256 if row == 0 else 21)
+    assert chosen[0].tolist() == sorted(chosen[0].tolist())
+
+
+def check_all() -> None:
+    check_selection()
+    check_scores()
+    check_step()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_kernels_do_what_the_plain_form_does() -> None:
+    """In a process of its own: the interpreter is chosen when Triton is imported."""
+    program = "from tests.sgl_ext.indexer import test_kernels_interpreted as t; t.check_all()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
