@@ -62,7 +62,7 @@ $(VENV)/.test: pyproject.toml $(VENV)/.installed | system-test
 	@touch $@
 
 model: $(VENV)/.installed
-	@$(BIN)/sparkctl tiny-model qwen3 $(MODELS)/tiny-qwen3
+	@$(BIN)/sparkctl tiny-model v41 $(MODELS)/tiny-v41
 
 # ---- tests and checks ------------------------------------------------------------------------------------
 test: install $(VENV)/.test

@@ -14,16 +14,20 @@ from launcher.read_topology import read_topology
 from launcher.recipe import Recipe
 from launcher.topology import Topology, local_topology
 
-LOCAL_RECIPES = {1: "local-1x", 2: "local-2x", 3: "local", 4: "local-4x"}
+DEFAULT_RECIPE = "local-v41"
+MAX_LOCAL_NODES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """`how` says in words what was chosen and why, for the first line of output."""
+    """`how` says in words what was chosen and why, for the first line of output. `is_embedded`: the nodes are
+    stand-ins on this machine.
+    """
 
     recipe: Recipe
     topology: Topology
     how: str
+    is_embedded: bool = False
     lock: LockPlan | None = None
 
 
@@ -33,7 +37,12 @@ def default_topology_path() -> Path:
 
 
 def choose_inputs(
-    *, recipe: str | None, topology: str | None, nodes: int | None, port: int | None, profile: str | None = None
+    *,
+    recipe: str | None,
+    topology: str | None,
+    nodes: int | None,
+    port: int | None,
+    profile: str | None = None,
 ) -> Inputs:
     """Without recipe and topology: the embedded default, N nodes on this machine.
 
@@ -77,16 +86,40 @@ def _lock_of(name: str | None, recipe: Recipe | None) -> LockPlan | None:
 
 
 def _embedded(chosen: Recipe | None, nodes: int | None, port: int | None) -> Inputs:
-    """A recipe for the CPU engine, or the default one: as many stand-ins for nodes as it has."""
-    count = nodes or (chosen.parallelism.nodes if chosen else 3)
-    if count not in LOCAL_RECIPES:
+    """A recipe for the CPU engine, or the default one: as many stand-ins for nodes as asked for."""
+    recipe = chosen or load_recipe(DEFAULT_RECIPE)[0]
+    count = nodes or recipe.parallelism.nodes
+    if not 1 <= count <= MAX_LOCAL_NODES:
         raise UsageError(
-            f"--nodes must be 1 to {max(LOCAL_RECIPES)} for the embedded default, got {count}",
+            f"--nodes must be 1 to {MAX_LOCAL_NODES} for the embedded default, got {count}",
             hint="sparkctl up --nodes 3",
         )
-    chosen = chosen or load_recipe(LOCAL_RECIPES[count])[0]
-    how = f"the embedded default: {count} node(s) on this machine, real SGLang on CPU (recipe {chosen.name})"
-    return Inputs(recipe=with_port(chosen, port), topology=on_this_engine(local_topology(count)), how=how)
+    recipe = with_nodes(recipe, count)
+    how = f"the embedded default: {count} node(s) on this machine, real SGLang on CPU (recipe {recipe.name})"
+    topology = on_this_engine(local_topology(count))
+    return Inputs(recipe=with_port(recipe, port), topology=topology, how=how, is_embedded=True)
+
+
+def with_nodes(recipe: Recipe, count: int) -> Recipe:
+    """The same recipe over another number of nodes, a rank each; packed tables are those of that split."""
+    parallel, engram = recipe.parallelism, recipe.extensions.engram
+    if count == parallel.nodes:
+        return recipe
+    split = f"/tp{parallel.tp}"
+    packed = engram.packed_path if engram.residence == "nvme" else None
+    if parallel.tp != parallel.nodes or (packed is not None and not packed.endswith(split)):
+        raise UsageError(
+            f"--nodes must be {parallel.nodes} for recipe {recipe.name}, got {count}: only a recipe with one"
+            f" rank a node, and packed tables in a folder named tp{parallel.tp}, runs on another number",
+            hint="write a recipe with extends and its own parallelism (docs/recipes.md)",
+        )
+    changes: dict[str, object] = {
+        "parallelism": parallel.model_copy(update={"nodes": count, "tp": count, "ep": 1})
+    }
+    if packed is not None:
+        moved = engram.model_copy(update={"packed_path": f"{packed.removesuffix(split)}/tp{count}"})
+        changes["extensions"] = recipe.extensions.model_copy(update={"engram": moved})
+    return recipe.model_copy(update=changes)
 
 
 def on_this_engine(topology: Topology) -> Topology:

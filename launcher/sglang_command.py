@@ -128,6 +128,8 @@ def _extension_environment(recipe: Recipe, engram_path: str) -> Iterator[tuple[s
         if recipe.engine.runtime == "cpu":
             # io_uring is switched off in many containers, and a CPU engine gains nothing from it.
             yield "SPARKCTL_ENGRAM_BACKEND", "threads"
+            # Homes in containers are often on file systems without O_DIRECT; speed on a CPU proves nothing.
+            yield "SPARKCTL_ENGRAM_BUFFERED", "1"
 
 
 def not_supported_yet(recipe: Recipe) -> tuple[str, ...]:

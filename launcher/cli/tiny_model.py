@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from launcher.cli.options import JsonOption
-
-MODULE = "sgl_ext.tiny_model"
 
 
 def tiny_model(
@@ -36,12 +34,14 @@ def tiny_model(
     sparkctl tiny-model qwen3 ~/.local/share/sparkctl/models/tiny-qwen3
     sparkctl tiny-model v41 ~/.local/share/sparkctl/models/tiny-v41
     """
+    from launcher.small_models import write_model
+
     options = []
     if kind == "v41":
         options = ["--size", size, "--seed", str(seed)]
         if engram_vocab_size is not None:
             options += ["--engram-vocab-size", str(engram_vocab_size)]
-    answer = _write(kind, out, options)
+    answer = write_model(kind, out, options)
     if json:
         from json import dumps
 
@@ -49,39 +49,3 @@ def tiny_model(
         return
     done = "wrote" if answer.written else "already there:"
     typer.echo(f"{done} {answer.path} ({answer.kind}, {answer.total_bytes / 1e6:.1f} MB)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    path: str
-    kind: str
-    total_bytes: int
-    written: bool  # False: the directory held these very bytes already
-
-
-def _write(kind: str, out: Path, options: list[str]) -> Written:
-    """Runs the writer as a process of its own: it belongs to the engine's side, which we do not import."""
-    import subprocess
-    import sys
-    from json import loads
-
-    from launcher.errors import ConfigError, SparkctlError, UsageError
-
-    command = [sys.executable, "-m", MODULE, kind, str(out), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return Written(**loads(done.stdout))
-    last = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-    if done.returncode == UsageError.exit_code:
-        raise UsageError(
-            f"KIND and its options must be known, got {kind!r} ({last})", hint="sparkctl tiny-model --help"
-        )
-    if done.returncode == ConfigError.exit_code:
-        said = loads(last)
-        raise ConfigError(said["message"], hint=said["hint"])
-    if last.startswith("ModuleNotFoundError"):
-        raise ConfigError(
-            f"the packages of a node must be installed to write a model, got {last}",
-            hint="pip install 'sparkctl[node]'",
-        )
-    raise SparkctlError(f"python -m {MODULE} must exit 0, got {done.returncode}: {last}")

@@ -62,7 +62,7 @@ def up(
     """Start a cluster: connect, check, start every node, wait for a first token.
 
     \b
-    sparkctl up --nodes 3                      three nodes on this machine, real SGLang on CPU
+    sparkctl up --nodes 3                      three nodes on this machine: a small V4.1, real SGLang on CPU
     sparkctl up --recipe v41-flash-3x          your three Sparks (~/.config/sparkctl/topology.yaml)
     sparkctl up --plan plan.json               exactly what `sparkctl plan --output plan.json` wrote
     """
@@ -130,6 +130,7 @@ def _make_plan(
     from launcher.gather_facts import gather_facts, probes_for_plan
     from launcher.launch_cluster import end_earlier_runs, new_run_id, prepare, require_facts
     from launcher.plan import LaunchPlan
+    from launcher.small_models import make_what_is_missing
 
     facts: Facts
     if isinstance(source, LaunchPlan):
@@ -139,6 +140,8 @@ def _make_plan(
         made, facts = source, require_facts(gather_facts(remotes, probes_for_plan(source), progress.step))
     else:
         progress.step(f"{source.how}; asking {len(remotes)} node(s)")
+        if source.is_embedded:
+            make_what_is_missing(source.recipe, source.topology.nodes[0], progress.step)
         made, facts = prepare(
             source.recipe,
             source.topology,

@@ -27,16 +27,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the tiny model of the local recipes."""
+    """A directory with the small models of the local recipes."""
     folder = tmp_path_factory.mktemp("models")
-    argv = [sys.executable, "-m", "sgl_ext.tiny_model", "qwen3", str(folder / "tiny-qwen3")]
-    subprocess.run(argv, check=True, capture_output=True)
+    for kind, name in (("qwen3", "tiny-qwen3"), ("v41", "tiny-v41")):
+        argv = [sys.executable, "-m", "sgl_ext.tiny_model", kind, str(folder / name)]
+        subprocess.run(argv, check=True, capture_output=True)
     return folder
 
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Sparkctl]:
-    """A user of the embedded default. Every run is ended afterwards, whatever the tests did."""
+    """A user of the local recipes. Every run is ended afterwards, whatever the tests did."""
     home = tmp_path_factory.mktemp("user") / "home"
     place = home / ".local/share/sparkctl"
     place.mkdir(parents=True)

@@ -29,7 +29,7 @@ def test_up_ends_a_run_that_has_not_reported(local: Sparkctl) -> None:
     removing = threading.Thread(target=remove_first_report, args=(local, shared_memory, stop))
     removing.start()
     try:
-        done = local.run("up", "--nodes", "1", "--port", str(port), timeout_s=200)
+        done = local.run("up", "--recipe", "local-1x", "--port", str(port), timeout_s=200)
     finally:
         stop.set()
         removing.join()
@@ -43,7 +43,7 @@ def test_up_ends_a_run_that_has_not_reported(local: Sparkctl) -> None:
 
 def test_a_plain_model_is_audited_too(local: Sparkctl) -> None:
     port = free_ports(1)
-    local.up("--nodes", "1", "--port", str(port))
+    local.up("--recipe", "local-1x", "--port", str(port))
     audit = local.run("audit")
     assert audit.exit_code == 0 and "node-0  rank 0  as planned" in audit.stdout, audit.output
     assert local.run("down").exit_code == 0

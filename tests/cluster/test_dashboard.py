@@ -43,7 +43,7 @@ def test_the_page_follows_a_run_from_its_start_to_its_end(local: Sparkctl, tmp_p
         chrome.get(found[1])
         wait_for_text(chrome, "#runs", lambda text: "No cluster is running" in text, 20)
         port = free_ports(1)
-        up = local.start("up", "--nodes", "1", "--port", str(port))
+        up = local.start("up", "--recipe", "local-1x", "--port", str(port))
         wait_for_text(chrome, ".run-head", lambda text: "loading" in text, 60)
         wait_for_text(chrome, ".load", lambda text: "importing the engine" in text, 60)
         assert up.wait(240).exit_code == 0, up.output

@@ -1,4 +1,7 @@
-"""The embedded default: the real engine on this machine, one, two and three nodes, as a user meets it."""
+"""The real engine on this machine, one, two and three nodes, as a user meets it; tiny Qwen3 for speed.
+
+The embedded default itself, a small V4.1, is in test_local_v41.py.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(600)]
 
 QUESTIONS = ("Say hello from this cluster.", "Which ranks are ready?", "one two three")
 MAX_LAUNCHER_BYTES = 120 << 20
+SMALL = ("--recipe", "local")
 
 
 def ask(base_url: str, question: str, *, stream: bool) -> str:
@@ -43,7 +47,7 @@ def test_one_two_and_three_nodes_give_the_same_text(local: Sparkctl) -> None:
     texts: dict[int, list[str]] = {}
     port = free_ports(4)
     for num_nodes in (1, 2, 3):
-        up = local.start("up", "--nodes", str(num_nodes), "--port", str(port))
+        up = local.start("up", *SMALL, "--nodes", str(num_nodes), "--port", str(port))
         ready = up.wait(240)
         assert ready.exit_code == 0, ready.output
         assert up.peak_bytes < MAX_LAUNCHER_BYTES
@@ -75,14 +79,14 @@ def check_second_up(local: Sparkctl, port: int) -> None:
     """An `up` while a run lives is refused before anything is started, and says how to go on."""
     run_id = local.run_ids()[-1]
     before = {found.pid for found in engine_processes(local.home)}
-    refused = local.run("up", "--nodes", "3", "--port", str(port + 10))
+    refused = local.run("up", *SMALL, "--nodes", "3", "--port", str(port + 10))
     assert_one_clear_error(refused, run_id, "is still alive", f"sparkctl down --run {run_id}", exit_code=5)
     assert {found.pid for found in engine_processes(local.home)} == before
 
 
 def test_ctrl_c_during_load_ends_everything(local: Sparkctl) -> None:
     port = free_ports(4)
-    up = local.start("up", "--nodes", "2", "--port", str(port))
+    up = local.start("up", *SMALL, "--nodes", "2", "--port", str(port))
     up.wait_for("importing the engine", 60)
     time.sleep(2)
     shared_memory = shared_memory_of([found.pid for found in engine_processes(local.home)])
@@ -99,6 +103,6 @@ def test_an_occupied_api_port_is_refused(local: Sparkctl) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = local.run("up", "--nodes", "1", "--port", str(port))
+        done = local.run("up", *SMALL, "--nodes", "1", "--port", str(port))
     assert_one_clear_error(done, f"127.0.0.1:{port} must be free", "--port", exit_code=5)
     assert not engine_processes(local.home)

@@ -1,4 +1,4 @@
-"""A plan of the embedded default, and a view of it that tests feed by hand."""
+"""A plan of the small local recipe, and a view of it that tests feed by hand."""
 
 from __future__ import annotations
 

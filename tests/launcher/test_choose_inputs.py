@@ -7,6 +7,8 @@ import pytest
 
 from launcher.choose_inputs import choose_inputs, default_topology_path
 from launcher.errors import ConfigError, SparkctlError, UsageError
+from launcher.make_plan import make_plan
+from tests.launcher.make_facts import all_facts
 
 THREE = """
 schema_version: 1
@@ -35,8 +37,33 @@ def write_default(text: str = THREE) -> None:
 def test_embedded_default(count: int) -> None:
     inputs = choose_inputs(recipe=None, topology=None, nodes=count, port=None)
     assert len(inputs.topology.nodes) == inputs.recipe.parallelism.tp == count
+    assert inputs.recipe.name == "local-v41" and inputs.is_embedded
+    assert inputs.recipe.extensions.engram.packed_path == f"tiny-v41/tp{count}"
     assert {node.paths.engine for node in inputs.topology.nodes} == {sys.prefix}
     assert "this machine" in inputs.how
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_a_local_recipe_runs_on_as_many_nodes_as_asked_for(count: int) -> None:
+    inputs = choose_inputs(recipe="local-v41-dspark", topology=None, nodes=count, port=None)
+    assert inputs.recipe.extensions.dspark.enabled and inputs.recipe.extensions.dspark.block_size == 5
+    assert inputs.recipe.extensions.engram.packed_path == f"tiny-v41/tp{count}"
+    facts = all_facts(inputs.topology, inputs.recipe)
+    plan = make_plan(inputs.recipe, inputs.topology, facts, run_id="r")
+    for node in plan.nodes:
+        words = " ".join(node.argv)
+        assert f"--tp-size {count} --nnodes {count} " in words and "--speculative-algorithm DSPARK" in words
+        assert node.environment["SPARKCTL_ENGRAM_DIR"].endswith(f"/tiny-v41/tp{count}")
+    assert plan.not_supported == ()
+
+
+def test_tables_of_one_split_only_are_not_run_on_another(tmp_path: Path) -> None:
+    own = tmp_path / "mine.yaml"
+    own.write_text(
+        "schema_version: 1\nname: mine\nextends: local-v41\nextensions: {engram: {packed_path: mine}}\n"
+    )
+    with pytest.raises(UsageError, match="--nodes must be 3 for recipe mine, got 2"):
+        choose_inputs(recipe=str(own), topology=None, nodes=2, port=None)
 
 
 def test_without_anything_there_are_three_nodes() -> None:

@@ -37,7 +37,7 @@ NCCL_BUFFERS = {
 
 def test_the_promised_recipes_are_there() -> None:
     promised = {"local", "local-1x", "local-2x", "local-4x", "v4-flash-2x", "v41-flash-3x", "v41-flash-4x"}
-    promised |= {"v41-flash-4x-sp", "local-v41"}
+    promised |= {"v41-flash-4x-sp", "local-v41", "local-v41-dspark"}
     assert promised <= set(RECIPES)
     for name in SPARK_RECIPES:
         assert set(compose_recipe(RECIPES[name])[0].profiles) >= {"interactive", "batch"}
@@ -159,8 +159,10 @@ def test_local_recipes_fit_the_embedded_topology(name: str, num_nodes: int) -> N
     assert recipe.server.flags == {"device": "cpu"}
 
 
-def test_the_small_v41_runs_as_its_engine_needs() -> None:
-    recipe, _ = load_recipe("local-v41")
+@pytest.mark.parametrize("name", ["local-v41", "local-v41-dspark"])
+def test_the_small_v41_runs_as_its_engine_needs(name: str) -> None:
+    recipe, _ = load_recipe(name)
+    assert recipe.extensions.dspark.enabled == name.endswith("dspark")
     assert (recipe.engine.runtime, recipe.parallelism.tp, recipe.server.dtype) == ("cpu", 3, "float32")
     assert recipe.extensions.engram.residence == "nvme"
     assert recipe.server.attention_backend == "dsv4"

@@ -11,12 +11,13 @@ import sgl_ext
 HEAVY = ("torch", "sglang.srt", "numpy", "transformers", "triton", "pydantic", "engram")
 
 
-def run(code: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def run(code: str, cwd: Path | None = None, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         check=False,
+        cwd=cwd,
         env={**os.environ, **environment},
     )
 
@@ -40,6 +41,6 @@ def test_a_half_copied_plugin_ends_the_process(tmp_path: Path) -> None:
         Path(sgl_ext.__file__).parent, tmp_path / "sgl_ext", ignore=shutil.ignore_patterns("*.npz", "*.so")
     )
     (tmp_path / "sgl_ext" / "rank_report.py").write_text("def cut off here")
-    done = run("import sgl_ext.plugin as p; p.register()", PYTHONPATH=str(tmp_path))
+    done = run("import sgl_ext.plugin as p; p.register()", cwd=tmp_path)
     assert done.returncode == 70
     assert "sgl_ext refuses to start: it cannot be imported: SyntaxError" in done.stderr
