@@ -70,14 +70,60 @@ def test_unknown_total_is_a_spark() -> None:
 
 
 def test_a_pool_of_three_million_tokens_on_three_nodes_is_refused() -> None:
-    """F45: free memory swung between 3 and 7.5 GB."""
-    recipe = load_recipe("v41-flash-3x")[0]
-    server = recipe.server.model_copy(update={"max_total_tokens": 3_000_000})
+    """F45: free memory swung between 3 and 7.5 GB, with chunks of 1024."""
+    recipe = changed("v41-flash-3x", "server", max_total_tokens=3_000_000, chunked_prefill_size=1024)
     own = {name: Facts() for name in NODES}
-    found = memory_findings(recipe.model_copy(update={"server": server}), SHAPE, NODES, own)
+    found = memory_findings(recipe, SHAPE, NODES, own)
     assert [(item.level, item.node) for item in found if item.check == "memory-headroom"] == [
         ("refuse", "spark-1")
     ]
+
+
+def changed(name: str, part: str, **values: Any) -> Recipe:
+    """A shipped recipe with other values in one part."""
+    recipe = load_recipe(name)[0]
+    return recipe.model_copy(update={part: getattr(recipe, part).model_copy(update=values)})
+
+
+def with_cache(name: str, cache_gib: float) -> Recipe:
+    recipe = load_recipe(name)[0]
+    engram = recipe.extensions.engram.model_copy(update={"cache_gib": cache_gib})
+    extensions = recipe.extensions.model_copy(update={"engram": engram})
+    return recipe.model_copy(update={"extensions": extensions})
+
+
+def without_nccl_values(name: str) -> Recipe:
+    recipe = load_recipe(name)[0]
+    kept = {key: value for key, value in recipe.environment.items() if not key.startswith("NCCL_")}
+    return recipe.model_copy(update={"environment": kept})
+
+
+REPORTED = {
+    "F16": (changed("v41-flash-4x", "parallelism", ep=1), "refuse", "memory-expert-width", "576"),
+    # 14 B x chunk x prefix beside a pool that leaves no room for it
+    "F17": (
+        changed("v41-flash-4x", "server", chunked_prefill_size=4096, max_total_tokens=6_000_000,
+                context_length=420_000), "refuse", "memory-headroom", "GB",
+    ),
+    "F43": (
+        changed("v41-flash-3x", "server", chunked_prefill_size=1024), "refuse",
+        "memory-chunk-times-context", "1024",
+    ),
+    "F46": (without_nccl_values("v41-flash-4x"), "warn", "memory-nccl-buffers", "NCCL"),
+    "F60": (with_cache("v41-flash-3x", 12.0), "refuse", "memory-headroom", "GB"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("report", REPORTED)
+def test_settings_that_ended_a_published_cluster_are_found_before_a_start(report: str) -> None:
+    recipe, level, check, words = REPORTED[report]
+    nodes = tuple(f"spark-{i + 1}" for i in range(recipe.parallelism.nodes))
+    own = {name: Facts() for name in nodes}
+    shipped = memory_findings(load_recipe(recipe.name)[0], SHAPE, nodes, own)
+    assert (level, check) not in {(item.level, item.check) for item in shipped}
+    found = [item for item in memory_findings(recipe, SHAPE, nodes, own) if item.check == check]
+    assert [(item.level, item.node) for item in found] == [(level, "spark-1")]
+    assert words in found[0].evidence and found[0].fix
 
 
 def test_the_draft_counts() -> None:
