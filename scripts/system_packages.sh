@@ -5,7 +5,7 @@ set -eu
 
 case "${1:-}" in
     up) wanted="g++ liburing-dev" ;;
-    test) wanted="g++ liburing-dev fio git iproute2 openssh-client openssh-server procps rsync shellcheck" ;;
+    test) wanted="g++ g++-aarch64-linux-gnu liburing-dev fio git iproute2 openssh-client openssh-server procps rsync shellcheck" ;;
     *) echo "usage: $0 up|test" >&2; exit 2 ;;
 esac
 

@@ -10,12 +10,14 @@ from engram.row_store import RowStore, open_row_store
 DEPTHS = (32, 64, 128, 256)
 FIO_S = 2.0
 NUM_ROWS = 131_072
+SINGLE_READS = "4 KiB reads only"
+MERGED_READS = "neighbouring pages merged"
 
 
 def measure_cold_rows(setup: BenchSetup, depth: int) -> tuple[Figure, Figure]:
     """Distinct random rows against fio's 4 KiB random reads at the same depth.
 
-    Two stores take turns with fio: one that reads every page by itself, as fio does, and one as users open it,
+    Two stores take turns with fio: one that reads each page by itself, as fio does, and one as users open it,
     whose reads may bring neighbouring pages too.
     """
     memory = RowMemory(setup.header, NUM_ROWS)
@@ -59,4 +61,4 @@ def measure_cold_rows(setup: BenchSetup, depth: int) -> tuple[Figure, Figure]:
             },
         )
 
-    return figure("single", "4 KiB reads only"), figure("merging", "neighbouring pages merged")
+    return figure("single", SINGLE_READS), figure("merging", MERGED_READS)

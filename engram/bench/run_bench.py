@@ -16,10 +16,11 @@ from engram.bench.measure_cache import measure_steady_cache
 from engram.bench.measure_cold import DEPTHS, measure_cold_rows
 from engram.bench.measure_cost import measure_hit_cpu, measure_memory, measure_miss_cpu
 from engram.bench.measure_decode import measure_decode_beside_lookahead, measure_decode_p50
+from engram.bench.measure_policy import measure_policy
 from engram.bench.measure_text import measure_cold_text
 from engram.bench.rounds import Figure
 from engram.bench.synthetic_table import COLUMN_ROWS, ensure_table
-from engram.bench.text_trace import load_traces
+from engram.bench.text_trace import Kind, load_traces
 from engram.errors import EngramError
 from engram.store_options import StoreOptions
 from engram.table_format import HEADER_BYTES, parse_header
@@ -32,6 +33,10 @@ def _at_depth(depth: int) -> Measurement:
     return lambda setup: measure_cold_rows(setup, depth)
 
 
+def _policies(setup: BenchSetup, kind: Kind) -> list[Figure]:
+    return [measure_policy(setup, kind, sweeps=sweeps) for sweeps in (True, False)]
+
+
 MEASUREMENTS: dict[str, Measurement] = {
     **{f"cold-{depth}": _at_depth(depth) for depth in DEPTHS},
     "prose": lambda setup: measure_cold_text(setup, "prose"),
@@ -40,10 +45,12 @@ MEASUREMENTS: dict[str, Measurement] = {
     "cache-code": lambda setup: measure_steady_cache(setup, "code"),
     "cache-prose-mixed": lambda setup: measure_steady_cache(setup, "prose", mixed=True),
     "cache-code-mixed": lambda setup: measure_steady_cache(setup, "code", mixed=True),
+    "policy-prose": lambda setup: _policies(setup, "prose"),
+    "policy-code": lambda setup: _policies(setup, "code"),
     "decode": lambda setup: [measure_decode_p50(setup)],
     "decode-lookahead": lambda setup: [measure_decode_beside_lookahead(setup)],
     "cpu-hit": lambda setup: [measure_hit_cpu(setup, "prose")],
-    "cpu-miss": lambda setup: [measure_miss_cpu(setup)],
+    "cpu-miss": measure_miss_cpu,
     "memory": lambda setup: [measure_memory(setup)],
 }
 

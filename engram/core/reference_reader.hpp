@@ -15,6 +15,7 @@
 #include "column_map.hpp"
 #include "file_handle.hpp"
 #include "row_shape.hpp"
+#include "set_cache.hpp"
 #include "table_format.hpp"
 
 namespace engram {
@@ -32,28 +33,13 @@ class ReferenceReader {
   int read(std::span<const std::int64_t> ids, RowPlanes out);
 
  private:
-  static constexpr std::uint32_t kWays = 16;
-  static constexpr std::uint32_t kSlotBytes = 272;  // 264 + key and age
-
-  struct Set {
-    std::atomic_flag lock;
-    std::uint32_t clock = 0;
-    std::uint32_t keys[kWays] = {};  // local row + 1; 0 = empty
-    std::uint32_t ages[kWays] = {};
-  };
-
   void work();
   int read_one(std::size_t idx, std::byte* page);
-  bool find(std::uint32_t row, std::size_t idx);
-  void keep(std::uint32_t row, const std::byte* bytes);
-  Set& set_of(std::uint32_t row, std::byte*& rows);
 
   FileHandle file_;
   PackedHeader header_{};
   std::unique_ptr<ColumnMap> columns_;
-  std::uint64_t num_sets_ = 0;
-  std::unique_ptr<Set[]> sets_;
-  std::vector<std::byte> rows_;
+  std::unique_ptr<SetCache> cache_;
   std::atomic<std::uint64_t> hits_{0};
 
   std::mutex mutex_;

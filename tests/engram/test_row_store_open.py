@@ -1,5 +1,6 @@
 """Opening: only the very table that the caller expects, unharmed, may serve rows."""
 
+import errno
 import random
 import shutil
 import subprocess
@@ -185,6 +186,49 @@ def test_no_silent_change_of_backend(folder: PackedFolder) -> None:
     assert done.returncode != 0
     assert BackendError.__name__ in done.stderr
     assert "EMFILE" in done.stderr
+
+
+# Installs a seccomp filter that answers io_uring_setup with an errno, as container profiles (EPERM) and
+# kernels without io_uring (ENOSYS) do; then opens the store with each backend.
+REFUSE_URING = """
+import ctypes, struct, sys
+from engram.errors import BackendError
+from engram.row_store import open_row_store
+code, files = int(sys.argv[1]), sys.argv[2:]
+IO_URING_SETUP, ALLOW, ERRNO = 425, 0x7FFF0000, 0x00050000
+LOAD_NUMBER, IF_EQUAL, ANSWER = 0x20, 0x15, 0x06
+program = b"".join(
+    struct.pack("HBBI", *step)
+    for step in [
+        (LOAD_NUMBER, 0, 0, 0),
+        (IF_EQUAL, 0, 1, IO_URING_SETUP),
+        (ANSWER, 0, 0, ERRNO | code),
+        (ANSWER, 0, 0, ALLOW),
+    ]
+)
+steps = ctypes.create_string_buffer(program, len(program))
+filter_ = struct.pack("HxxxxxxP", 4, ctypes.addressof(steps))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0, "PR_SET_NO_NEW_PRIVS"
+assert libc.prctl(22, 2, ctypes.c_char_p(filter_)) == 0, "PR_SET_SECCOMP"
+try:
+    open_row_store(files, allow_buffered=True)
+except BackendError as error:
+    print(error, error.hint)
+with open_row_store(files, allow_buffered=True, backend="threads") as store:
+    print("opened with", store.options.backend)
+"""
+
+
+@pytest.mark.parametrize("name", ["EPERM", "ENOSYS"])
+def test_refused_io_uring_is_an_error_and_threads_are_a_choice(folder: PackedFolder, name: str) -> None:
+    command = [sys.executable, "-c", REFUSE_URING, str(getattr(errno, name)), *map(str, folder.files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    refusal, opened = done.stdout.splitlines()
+    assert name in refusal
+    assert "choose the backend named threads" in refusal
+    assert opened == "opened with threads"
 
 
 def test_options_are_checked() -> None:
