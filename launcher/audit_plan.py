@@ -124,10 +124,17 @@ def _like_first(node: NodePlan, report: RankReport, first: RankReport) -> Iterat
     elif (mine := _fingerprints(report)) != (others := _fingerprints(first)):
         targets = ", ".join(sorted({item[0] for item in mine ^ others}))
         yield _difference(node, report.rank, "hooks", f"the same {like}", f"others on {targets}")
+    table, others_table = _table_hash(report), _table_hash(first)
+    if table != others_table:
+        yield _difference(node, report.rank, "the cost table", f"{others_table}, {like}", table)
     for name in ("sparkctl", "torch"):
         if report.versions.get(name) != first.versions.get(name):
             intended = f"{first.versions.get(name)}, {like}"
             yield _difference(node, report.rank, name, intended, str(report.versions.get(name)))
+
+
+def _table_hash(report: RankReport) -> str:
+    return "none" if report.details.speculation is None else report.details.speculation.table_hash
 
 
 def _fingerprints(report: RankReport) -> set[tuple[str, str, str]]:

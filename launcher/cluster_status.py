@@ -18,6 +18,7 @@ from launcher.plan import LaunchPlan, NodePlan
 from launcher.remote import Remote
 from launcher.run_on_all import Result, run_on_all
 from launcher.run_record import RunRecord
+from launcher.spec_figures import SpecFigures, read_spec_figures
 
 PROBE_TIMEOUT_S = 10.0
 # A node answers in milliseconds; more means that it, or the network to it, is in trouble.
@@ -50,6 +51,7 @@ class ClusterStatus:
     engine: dict[str, Any] = field(default_factory=dict)
     metrics: Figures | None = None
     metrics_problem: str = ""
+    speculation: SpecFigures | None = None
 
 
 def read_status(record: RunRecord, key: str | None, options: SshOptions) -> ClusterStatus:
@@ -62,7 +64,7 @@ def read_status(record: RunRecord, key: str | None, options: SshOptions) -> Clus
         probe = probe_token(head, plan, key) if alive else None
         serving = probe is not None and "token" in probe
         engine = server_info(head, plan, key) if serving else {}
-        figures, problem = _metrics(head, plan, key) if serving else (None, "")
+        figures, speculation, problem = _metrics(head, plan, key) if serving else (None, None, "")
     was_ready = record.status == "ready"
     reports = tuple(
         describe_node(node, runs[node.name], serving=serving, was_ready=was_ready) for node in plan.nodes
@@ -77,6 +79,7 @@ def read_status(record: RunRecord, key: str | None, options: SshOptions) -> Clus
         engine=engine,
         metrics=figures,
         metrics_problem=problem,
+        speculation=speculation,
     )
 
 
@@ -196,15 +199,17 @@ def server_info(head: Remote, plan: LaunchPlan, key: str | None) -> dict[str, An
     return {name: info[name] for name in wanted if name in info}
 
 
-def _metrics(head: Remote, plan: LaunchPlan, key: str | None) -> tuple[Figures | None, str]:
+def _metrics(
+    head: Remote, plan: LaunchPlan, key: str | None
+) -> tuple[Figures | None, SpecFigures | None, str]:
     """One scrape of the head, and why there is none."""
     reply = _http(head, plan, key, "GET", "/metrics")
     if reply.get("status") != 200:
-        return None, str(reply.get("failed") or f"/metrics answered HTTP {reply['status']}")
+        return None, None, str(reply.get("failed") or f"/metrics answered HTTP {reply['status']}")
     try:
-        return figures_of([read_sample(0.0, reply["body"])]), ""
+        return figures_of([read_sample(0.0, reply["body"])]), read_spec_figures(reply["body"]), ""
     except ValueError as error:
-        return None, str(error)
+        return None, None, str(error)
 
 
 def as_json(status: ClusterStatus) -> Mapping[str, Any]:

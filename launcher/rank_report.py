@@ -30,10 +30,18 @@ class SettingsReport(_Reported):
     fork_children: bool
 
 
+class SpeculationReport(_Reported):
+    """`table_hash`: of the cost table that widths are decided from, or "untuned"."""
+
+    table_hash: str
+
+
 class DetailsReport(_Reported):
-    """`environment`: SGLang's, NCCL's and sparkctl's variables as the rank's process had them."""
+    """`environment`: SGLang's, NCCL's and sparkctl's variables as the rank's process had them. `speculation`:
+    None where SGLang decides the widths."""
 
     environment: dict[str, str]
+    speculation: SpeculationReport | None = None
 
 
 class RankReport(_Reported):

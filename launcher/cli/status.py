@@ -99,6 +99,10 @@ def describe_status(found: ClusterStatus) -> str:
         lines.append("  engine  " + ", ".join(f"{name} {value}" for name, value in found.engine.items()))
     if found.metrics:
         lines.append(f"  load    {describe_figures(found.metrics)}")
+    if found.speculation:
+        from launcher.spec_figures import describe_spec
+
+        lines += [f"  drafts  {line}" for line in describe_spec(found.speculation)]
     if found.metrics_problem:
         lines.append(f"  load    not measured: {found.metrics_problem}")
     if found.verdict != "serving":

@@ -68,6 +68,10 @@ def test_a_run_as_planned_has_no_difference() -> None:
         (lambda r: r["hooks"][3].update(in_effect=False), "must be in effect, got not in effect"),
         (lambda r: r["hooks"][3].update(fingerprint="x"), "hooks must be the same as on rank 0"),
         (lambda r: r["hooks"].clear(), "got none"),
+        (
+            lambda r: r["details"].update(speculation={"table_hash": "sha256:1"}),
+            "node-1 rank 1: the cost table must be none, as on rank 0, got sha256:1",
+        ),
         (lambda r: r["settings"].update(engram_dir=None), "the folder of Engram rows must be /home/spark/"),
         (
             lambda r: r["details"]["environment"].pop("GLOO_SOCKET_IFNAME"),
