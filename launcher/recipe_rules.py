@@ -101,7 +101,8 @@ def _parallelism_problems(recipe: Recipe) -> Iterator[ConfigProblem]:
         of_group = " of a group" if parallel.groups > 1 else ""
         yield ConfigProblem(
             at=("parallelism", "tp"),
-            message=f"parallelism: tp * pp must be nodes{of_group} * gpus_per_node = {recipe.nodes_per_group} * "
+            message=f"parallelism: tp * pp must be nodes{of_group} * gpus_per_node = "
+            f"{recipe.nodes_per_group} * "
             f"{parallel.gpus_per_node} = {num_gpus}, got {parallel.tp} * {parallel.pp} = "
             f"{parallel.tp * parallel.pp}",
             hint="set parallelism.tp (or nodes) so that both products agree",
@@ -131,7 +132,8 @@ def _group_problems(recipe: Recipe) -> Iterator[ConfigProblem]:
     if parallel.groups > 1 and recipe.engine.runtime == "docker":
         yield ConfigProblem(
             at=("parallelism", "groups"),
-            message=f"parallelism.groups must be 1 with engine.runtime docker, got {parallel.groups}: the router "
+            message=f"parallelism.groups must be 1 with engine.runtime docker, got {parallel.groups}: "
+            "the router "
             "runs in the engine's environment on the node",
             hint="set engine.runtime to venv",
         )

@@ -22,6 +22,7 @@ from launcher.cli import (
     install,
     logs,
     plan,
+    predict,
     recipe,
     results,
     status,
@@ -61,6 +62,7 @@ app.command("bench")(bench.bench)
 app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
 app.command("fit")(fit.fit)
+app.command("predict")(predict.predict)
 app.add_typer(install.app, name="install")
 app.add_typer(engram.app, name="engram")
 app.add_typer(recipe.app, name="recipe")

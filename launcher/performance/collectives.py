@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 
 from launcher.performance.constants import constant, read_data
 
@@ -26,7 +27,7 @@ def small_allreduce_s(kind: str, num_bytes: float) -> float:
 def _interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
     if x <= points[0][0]:
         return points[0][1]
-    ends = next(((a, b) for a, b in zip(points, points[1:], strict=False) if x <= b[0]), (points[-2], points[-1]))
+    ends = next(((a, b) for a, b in pairwise(points) if x <= b[0]), (points[-2], points[-1]))
     (x0, y0), (x1, y1) = ends
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 

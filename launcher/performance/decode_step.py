@@ -42,7 +42,9 @@ class StepTime:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def verify_rows(stack: Stack, tokens_per_step: float, known: Fitted, planned_rows: float | None) -> tuple[float, float]:
+def verify_rows(
+    stack: Stack, tokens_per_step: float, known: Fitted, planned_rows: float | None
+) -> tuple[float, float]:
     """Rows of a request's block that pass through every kernel, and those that draw experts of their own."""
     block = stack.block + 1.0
     if stack.verify == "planner":
@@ -86,7 +88,9 @@ def decode_step(
         dense_ms=1e3 * (dense * slow + head) / read,
         draft_ms=1e3 * _draft_s(shape, stack, parts, one, streams, slow),
         collectives_ms=1e3 * _collectives_s(shape, stack, streams * rows),
-        engram_ms=0.0 if stack.engram_hidden or not config.engram_layer_ids else constant("engram_exposed_ms"),
+        engram_ms=0.0
+        if stack.engram_hidden or not config.engram_layer_ids
+        else constant("engram_exposed_ms"),
         index_ms=1e3 * _index_s(shape, stack, streams * rows),
         rows_ms=known.row_cost_ms * streams * rows,
         overhead_ms=known.step_overhead_ms,
@@ -99,7 +103,8 @@ def _wo_a(size: int, stack: Stack) -> float:
 
 
 def _collectives_s(shape: ModelShape, stack: Stack, rows: float) -> float:
-    """The published number of all-reduces of the residual's width. An all-gather of FP8 Engram rows takes the place
+    """The published number of all-reduces of the residual's width. An all-gather of FP8 Engram rows
+    takes the place
     of one of BF16 rows in each Engram layer; its latency is taken as that of an all-reduce of its bytes."""
     config = shape.config
     if stack.tp == 1:
@@ -115,7 +120,8 @@ def _collectives_s(shape: ModelShape, stack: Stack, rows: float) -> float:
 
 
 def _index_s(shape: ModelShape, stack: Stack, rows: float) -> float:
-    """Keys that are read, and slots and scores that are written and read again, of every row and index layer."""
+    """Keys that are read, and slots and scores that are written and read again, of every row and index
+    layer."""
     config = shape.config
     key = config.index_head_dim / 2 + config.index_head_dim / 32
     positions = sum(
@@ -127,7 +133,8 @@ def _index_s(shape: ModelShape, stack: Stack, rows: float) -> float:
 def _draft_s(
     shape: ModelShape, stack: Stack, parts: Mapping[Part, int], one: float, streams: int, slow: float
 ) -> float:
-    """The stages' dense weights and experts, half of the Markov tables' bytes (one of two is looked up by row),
+    """The stages' dense weights and experts, half of the Markov tables' bytes (one of two is looked up
+    by row),
     and the output head once more."""
     config = shape.config
     stages = config.num_nextn_predict_layers
@@ -137,6 +144,8 @@ def _draft_s(
     markov_rows = config.vocab_size * config.dspark_markov_rank * _ACTIVATION_BYTES
     dense = sum(parts[part] for part in _DRAFT_DENSE) + _wo_a(parts[Part.DRAFT_WO_A], stack) - markov_rows
     strangers = streams * (1 + stack.block) / 2
-    touched = distinct_experts(config.dspark_n_routed_experts, int(constant("draft_experts_per_token")), strangers)
+    touched = distinct_experts(
+        config.dspark_n_routed_experts, int(constant("draft_experts_per_token")), strangers
+    )
     head = parts[Part.VOCABULARY] / 2 * (0.5 if stack.fp8_draft_head else 1.0)
     return (dense * slow + head + stages * touched * one) / read

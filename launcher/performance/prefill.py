@@ -52,7 +52,9 @@ def prefill(shape: ModelShape, stack: Stack, known: Fitted, *, prompt_tokens: in
     num_chunks = prompt_tokens / stack.chunk_tokens
     # A chunk reads every expert once, or computes: the longer of the two.
     one = expert_bytes(config, split.expert_width) / stack.ep
-    touched = distinct_experts(config.n_routed_experts, int(constant("experts_per_token")), min(stack.chunk_tokens, prompt_tokens))
+    touched = distinct_experts(
+        config.n_routed_experts, int(constant("experts_per_token")), min(stack.chunk_tokens, prompt_tokens)
+    )
     read_s = layers * touched * one / read
     flops = layers * constant("experts_per_token") * 3 * 2 * config.moe_intermediate_size * config.hidden_size
     compute_s = stack.chunk_tokens * flops / stack.tp / (known.prefill_expert_tflops * 1e12)
@@ -62,7 +64,9 @@ def prefill(shape: ModelShape, stack: Stack, known: Fitted, *, prompt_tokens: in
         dense_read_s=num_chunks * share * sum(parts[part] for part in _DENSE) / read,
         tokens_s=1e-6 * prompt_tokens * share_of_layers(shape) * _token_us(stack, known),
         collectives_s=layers * _COLLECTIVES_PER_LAYER * large_allreduce_s(stack.tp, message),
-        engram_read_s=_engram_rows(shape, stack, prompt_tokens) * stack.engram_read_share / constant("nvme_rows_per_s"),
+        engram_read_s=_engram_rows(shape, stack, prompt_tokens)
+        * stack.engram_read_share
+        / constant("nvme_rows_per_s"),
         engram_exchange_s=_engram_exchange_s(shape, stack, prompt_tokens),
         index_s=_index_s(stack, known, prompt_tokens),
         tail_s=_tail_s(shape, stack, one, parts) + known.prompt_overhead_s,
@@ -80,7 +84,8 @@ def share_of_layers(shape: ModelShape) -> float:
 
 
 def _token_us(stack: Stack, known: Fitted) -> float:
-    """What every token costs beside experts: replicated work, split by rows with sequence parallelism, and work
+    """What every token costs beside experts: replicated work, split by rows with sequence parallelism,
+    and work
     of the rank's heads."""
     replicated = known.prefill_token_us / (stack.tp if stack.sequence_parallel else 1)
     return replicated + known.prefill_head_us * stack.heads / stack.tp / _HEADS_UNIT
@@ -104,7 +109,8 @@ def _engram_exchange_s(shape: ModelShape, stack: Stack, tokens: int) -> float:
 
 
 def _index_s(stack: Stack, known: Fitted, prompt_tokens: int) -> float:
-    """Every token is scored against all before it: tokens squared over two, on every rank unless rows are split."""
+    """Every token is scored against all before it: tokens squared over two, on every rank unless rows
+    are split."""
     pairs = prompt_tokens**2 / 2
     splits = stack.prefill_split_rows and prompt_tokens >= constant("indexer_split_ranks_from_tokens")
     return 1e-9 * known.index_pair_ns * pairs / (stack.tp if splits else 1)

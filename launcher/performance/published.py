@@ -1,10 +1,12 @@
-"""Published rows and what the model says to each: predicted with an error, or listed with the reason why not."""
+"""Published rows and what the model says to each: predicted with an error, or listed with the reason
+why not."""
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from launcher.fit.model_shape import shipped_shape
@@ -28,6 +30,7 @@ class Compared:
     role: str
     predicted: float | None = None
     reason: str = ""
+    note: str = ""
 
     @property
     def error(self) -> float | None:
@@ -66,13 +69,34 @@ def compare(row: dict[str, Any], known: Fitted) -> Compared:
     common = {name: row[name] for name in ("id", "what", "unit", "published", "source", "role")}
     if row["kind"] == "not_predicted":
         return Compared(**common, reason=row["reason"])
-    return Compared(**common, predicted=predict(row, known))
+    series = row["id"].rpartition("-c")[0]
+    note = "its series contradicts itself" if row["kind"] == "scaling" and _contradicts_itself(series) else ""
+    return Compared(**common, predicted=predict(row, known), note=note)
+
+
+def _contradicts_itself(series: str) -> bool:
+    """True when doubling the streams later multiplies the speed by over a tenth more than it did
+    before: with one
+    prompt and one acceptance the gain of a doubling can only fall."""
+    own = [
+        row
+        for row in published_rows()
+        if row["kind"] == "scaling" and row["id"].rpartition("-c")[0] == series
+    ]
+    points = [(1, own[0]["one_stream"]), *((row["streams"], row["published"]) for row in own)]
+    gains = [
+        (later[1] / earlier[1]) ** (1 / math.log2(later[0] / earlier[0]))
+        for earlier, later in pairwise(points)
+    ]
+    return any(after > 1.1 * before for before, after in pairwise(gains))
 
 
 def predict(row: dict[str, Any], known: Fitted) -> float:
     shape, stack = shipped_shape("v41-flash"), stack_of(row)
     if row["kind"] == "prefill":
-        return float(row["prompt_tokens"] / prefill(shape, stack, known, prompt_tokens=row["prompt_tokens"]).total_s)
+        return float(
+            row["prompt_tokens"] / prefill(shape, stack, known, prompt_tokens=row["prompt_tokens"]).total_s
+        )
     tokens, streams = float(row["tokens_per_step"]), int(row["streams"])
 
     def step_ms(count: int) -> float:
@@ -93,7 +117,3 @@ def predict(row: dict[str, Any], known: Fitted) -> float:
         return float(row["one_stream"] * streams * step_ms(1) / step_ms(-(-streams // groups)))
     step_time = step_ms(streams)
     return step_time if row["kind"] == "step" else 1000 * tokens * streams / step_time
-
-
-def with_heads(stack: Stack, heads: int) -> Stack:
-    return dataclasses.replace(stack, heads=heads)

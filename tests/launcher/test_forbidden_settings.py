@@ -14,7 +14,7 @@ from launcher.recipe_rules import recipe_problems
 
 # Name -> a value that does harm, one that does not (None: there is none).
 VALUES: dict[str, tuple[str, str | None]] = {
-    "PYTORCH_CUDA_ALLOC_CONF": ("max_split_size_mb:64,expandable_segments: true", "expandable_segments:False"),
+    "PYTORCH_CUDA_ALLOC_CONF": ("a:1,expandable_segments: true", "expandable_segments:False"),
     "PYTORCH_ALLOC_CONF": ("expandable_segments:True", "expandable_segments:False"),
     "SGLANG_RUST_BUILD_MODE": ("auto", "never"),
     "LD_LIBRARY_PATH": ("/usr/lib", None),

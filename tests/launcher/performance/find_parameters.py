@@ -1,4 +1,4 @@
-"""Fit the model's parameters to the rows with role `fit`: python -m tests.launcher.performance.find_parameters."""
+"""Fit the parameters to the rows with role `fit`: python -m tests.launcher.performance.find_parameters."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ _DIGITS = 4
 
 def find_parameters() -> dict[str, float]:
     """Least sum of squared relative errors over the fitted rows."""
-    rows = [row for row in published_rows() if row["role"] == "fit"]
-
-    def misfit(values: Sequence[float]) -> float:
-        known = Fitted(**dict(zip(FITTED_NAMES, values, strict=True)))
-        return sum((predict(row, known) / row["published"] - 1) ** 2 for row in rows)
-
     start = [BOUNDS[name][0] for name in FITTED_NAMES]
     found = search(misfit, start, [BOUNDS[name][1:] for name in FITTED_NAMES])
     return {name: float(f"{value:.{_DIGITS}g}") for name, value in zip(FITTED_NAMES, found, strict=True)}
 
 
+def misfit(values: Sequence[float]) -> float:
+    """Sum of squared relative errors over the rows with role `fit`."""
+    known = Fitted(**dict(zip(FITTED_NAMES, values, strict=True)))
+    rows = [row for row in published_rows() if row["role"] == "fit"]
+    return float(sum((predict(row, known) / row["published"] - 1) ** 2 for row in rows))
+
+
 def search(
     misfit: Callable[[Sequence[float]], float], start: Sequence[float], bounds: Sequence[tuple[float, float]]
 ) -> list[float]:
-    """Coordinate search with a step of its own for each value: no derivatives, no libraries, same answer always."""
+    """Coordinate search with a step of its own for each value: no library, the same answer always."""
     values, steps = list(start), [0.3] * len(start)
     best = misfit(values)
     for _ in range(600):
