@@ -18,11 +18,13 @@ import hashlib
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -128,15 +130,16 @@ def run_bare(endpoint: Endpoint, wave: Wave) -> dict[str, float]:
     return {"tokens": tokens, "tokens_per_s": tokens / wall_s, "cpu_us_per_token": cpu_s / tokens * 1e6}
 
 
-def run_serving(endpoint: Endpoint, tokenizer: str, num_tokens: int, seed: int) -> dict[str, float]:
+def run_serving(endpoint: Endpoint, arguments: argparse.Namespace, seed: int) -> dict[str, float]:
     """1000 / its median time per output token (ms), of requests one after the other."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "serving.jsonl"
         argv = [
             sys.executable, "-m", "sglang.benchmark.serving", "--backend", "sglang-oai-chat",
-            "--base-url", endpoint.url, "--model", endpoint.model, "--tokenizer", tokenizer,
+            "--base-url", endpoint.url, "--model", endpoint.model, "--tokenizer", arguments.tokenizer,
             "--dataset-name", "random-ids", "--random-input-len", str(PROMPT_TOKENS),
-            "--random-output-len", str(num_tokens), "--random-range-ratio", "1", "--num-prompts", "3",
+            "--random-output-len", str(arguments.tokens), "--random-range-ratio", "1",
+            "--num-prompts", str(arguments.requests),
             "--max-concurrency", "1", "--seed", str(seed), "--warmup-requests", "1", "--disable-tqdm",
             "--output-file", str(result),
         ]  # fmt: skip
@@ -159,7 +162,7 @@ def _stand_ins() -> dict[str, str]:
     return {"PYTHONPATH": str(Path(package.origin).parent / "stand_ins")}
 
 
-def run_benchy(endpoint: Endpoint, tokenizer: str, num_tokens: int) -> dict[str, Any]:
+def run_benchy(endpoint: Endpoint, arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder) / ".cache" / "llama-benchy"
         cache.mkdir(parents=True)
@@ -168,10 +171,10 @@ def run_benchy(endpoint: Endpoint, tokenizer: str, num_tokens: int) -> dict[str,
         result = Path(folder) / "benchy.json"
         argv = [
             sys.executable, "-m", "llama_benchy", "--base-url", f"{endpoint.url}/v1",
-            "--model", endpoint.model, "--tokenizer", tokenizer, "--pp", str(PROMPT_TOKENS),
-            "--tg", str(num_tokens), "--exact-tg",
-            "--runs", "3", "--concurrency", "1", "--skip-coherence", "--exit-on-first-fail",
-            "--book-url", BOOK_URL, *WITHOUT_TOKEN_IDS,
+            "--model", endpoint.model, "--tokenizer", arguments.tokenizer,
+            "--pp", str(PROMPT_TOKENS), "--tg", str(arguments.tokens), "--exact-tg",
+            "--runs", str(arguments.requests), "--concurrency", "1",
+            "--skip-coherence", "--exit-on-first-fail", "--book-url", BOOK_URL, *WITHOUT_TOKEN_IDS,
             "--format", "json",
             "--save-result", str(result),
         ]  # fmt: skip
@@ -205,25 +208,47 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             clients = [("sparkctl", run_sparkctl), ("bare", run_bare)]
             for name, client in clients if pair % 2 == 0 else reversed(clients):
                 found.setdefault(f"{name}_c{STREAMS}", []).append(client(endpoint, wave))
-        tools: list[tuple[str, Any]] = [
-            (
-                "sparkctl",
-                lambda n=number: [
-                    run_sparkctl(endpoint, make_wave(n * 100 + 50 + i, 1, arguments.tokens)) for i in range(3)
-                ],
-            )
-        ]
         if not arguments.overhead_only:
-            tools.append(
-                ("serving", lambda n=number: run_serving(endpoint, arguments.tokenizer, arguments.tokens, n))
-            )
-            tools.append(("benchy", lambda: run_benchy(endpoint, arguments.tokenizer, arguments.tokens)))
-        turn = number % len(tools)
-        for name, tool in tools[turn:] + tools[:turn]:
-            found[f"{name}_c1"] = tool()
+            _measure_decode(endpoint, arguments, number, found)
         rounds.append(found)
         print(json.dumps(found)[:600], flush=True)
     return rounds
+
+
+def _measure_decode(
+    endpoint: Endpoint, arguments: argparse.Namespace, number: int, found: dict[str, Any]
+) -> None:
+    """C1 of each tool; `server`: the engine's own tokens a second of a stream over the same requests, which
+    tells a change of the machine from one of the tool.
+    """
+
+    def own() -> list[dict[str, float]]:
+        waves = [make_wave(number * 100 + 50 + i, 1, arguments.tokens) for i in range(arguments.requests)]
+        return [run_sparkctl(endpoint, wave) for wave in waves]
+
+    tools: list[tuple[str, Callable[[], Any]]] = [
+        ("sparkctl", own),
+        ("serving", lambda: run_serving(endpoint, arguments, number)),
+        ("benchy", lambda: run_benchy(endpoint, arguments)),
+    ]
+    turn = number % len(tools)
+    for name, tool in tools[turn:] + tools[:turn]:
+        seconds, tokens = server_latency(endpoint)
+        found[f"{name}_c1"] = tool()
+        later_s, later_tokens = server_latency(endpoint)
+        found[f"{name}_c1_server"] = (later_tokens - tokens) / (later_s - seconds)
+
+
+def server_latency(endpoint: Endpoint) -> tuple[float, float]:
+    """Sum of the engine's inter-token latencies in seconds, and how many they are."""
+    text = endpoint.get("/metrics").text
+    sums = {
+        part: sum(
+            map(float, re.findall(rf"^sglang:inter_token_latency_seconds_{part}\{{.*\}} (\S+)$", text, re.M))
+        )
+        for part in ("sum", "count")
+    }
+    return sums["sum"], sums["count"]
 
 
 def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -232,37 +257,67 @@ def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     def c16(name: str, key: str) -> list[float]:
         return [wave[key] for item in counted for wave in item[f"{name}_c{STREAMS}"]]
 
+    summary: dict[str, Any] = {}
+    if any("sparkctl_c16" in item for item in counted):
+        summary["overhead_c16"] = _overhead(c16)
+    summary.update(_agreement(counted))
+    return summary
+
+
+def _overhead(c16: Callable[[str, str], list[float]]) -> dict[str, Any]:
     rates = {name: statistics.median(c16(name, "tokens_per_s")) for name in ("sparkctl", "bare")}
     ratios = [
         own / bare
         for own, bare in zip(c16("sparkctl", "tokens_per_s"), c16("bare", "tokens_per_s"), strict=True)
     ]
-    summary: dict[str, Any] = {
-        "overhead_c16": {
-            "tokens_per_s": rates,
-            "cpu_us_per_token": {
-                name: statistics.median(c16(name, "cpu_us_per_token")) for name in ("sparkctl", "bare")
-            },
-            "overhead_of_medians": 1 - rates["sparkctl"] / rates["bare"],
-            "median_of_paired_overheads": 1 - statistics.median(ratios),
-            "paired_ratio_range": [min(ratios), max(ratios)],
-            "pairs": len(ratios),
-            "bar": MOST_OVERHEAD,
-            "reached": 1 - statistics.median(ratios) <= MOST_OVERHEAD,
-        }
+    return {
+        "tokens_per_s": rates,
+        "cpu_us_per_token": {
+            name: statistics.median(c16(name, "cpu_us_per_token")) for name in ("sparkctl", "bare")
+        },
+        "overhead_of_medians": 1 - rates["sparkctl"] / rates["bare"],
+        "median_of_paired_overheads": 1 - statistics.median(ratios),
+        "paired_ratio_range": [min(ratios), max(ratios)],
+        "pairs": len(ratios),
+        "bar": MOST_OVERHEAD,
+        "reached": 1 - statistics.median(ratios) <= MOST_OVERHEAD,
     }
-    own = [wave["request_decode_tokens_per_s"] for item in counted for wave in item["sparkctl_c1"]]
+
+
+def _agreement(counted: list[dict[str, Any]]) -> dict[str, Any]:
+    """`beside_server`: the same after each figure is divided by what the engine says of those requests."""
+    summary: dict[str, Any] = {}
+    measured = [item for item in counted if "sparkctl_c1" in item]
+    per_round = {
+        "sparkctl": [
+            statistics.median(wave["request_decode_tokens_per_s"] for wave in item["sparkctl_c1"])
+            for item in measured
+        ],
+        **{
+            name: [item[f"{name}_c1"]["request_decode_tokens_per_s"] for item in measured]
+            for name in ("serving", "benchy")
+        },
+    }
+    if not measured:
+        return summary
+    shares = {
+        name: statistics.median(
+            rate / item[f"{name}_c1_server"] for rate, item in zip(rates, measured, strict=True)
+        )
+        for name, rates in per_round.items()
+    }
+    own = per_round["sparkctl"]
     for name in ("serving", "benchy"):
-        others = [
-            item[f"{name}_c1"]["request_decode_tokens_per_s"] for item in counted if f"{name}_c1" in item
-        ]
-        if others:
-            difference = statistics.median(own) / statistics.median(others) - 1
-            summary[f"decode_against_{name}"] = {
-                "sparkctl": statistics.median(own), name: statistics.median(others), "difference": difference,
-                "sparkctl_range": [min(own), max(own)], f"{name}_range": [min(others), max(others)],
-                "bar": MOST_DIFFERENCE, "reached": abs(difference) <= MOST_DIFFERENCE,
-            }  # fmt: skip
+        others = per_round[name]
+        difference = statistics.median(own) / statistics.median(others) - 1
+        beside = shares["sparkctl"] / shares[name] - 1
+        summary[f"decode_against_{name}"] = {
+            "sparkctl": statistics.median(own), name: statistics.median(others), "difference": difference,
+            "sparkctl_range": [min(own), max(own)], f"{name}_range": [min(others), max(others)],
+            "rounds": len(own), "bar": MOST_DIFFERENCE, "reached": abs(difference) <= MOST_DIFFERENCE,
+            "beside_server": {"sparkctl": shares["sparkctl"], name: shares[name], "difference": beside,
+                              "reached": abs(beside) <= MOST_DIFFERENCE},
+        }  # fmt: skip
     return summary
 
 
@@ -281,6 +336,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pairs", type=int, default=4, help="C16 waves of each client in a round")
     parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--requests", type=int, default=8, help="C1 requests of each tool in a round")
     parser.add_argument("--overhead-only", action="store_true")
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
@@ -290,7 +346,7 @@ def main() -> None:
         "cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version(),
         "versions": {name: _version(name) for name in packages}, "load_average_at_end": os.getloadavg(),
     }  # fmt: skip
-    settings = {name: getattr(arguments, name) for name in ("rounds", "pairs", "tokens")}
+    settings = {name: getattr(arguments, name) for name in ("rounds", "pairs", "tokens", "requests")}
     raw = {"machine": machine, "settings": settings, "rounds": rounds}
     arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / "raw.json").write_text(json.dumps(raw, indent=1) + "\n")

@@ -22,7 +22,7 @@ from launcher.bench.effect_checks import (
     refuse_wrong_cache,
 )
 from launcher.bench.endpoint import Endpoint, ServerFacts, ask_server, flush_cache
-from launcher.bench.engine_metrics import read_metrics
+from launcher.bench.engine_metrics import read_metrics, total
 from launcher.bench.errors import BenchInvalid
 from launcher.bench.http_stream import StreamLimits
 from launcher.bench.node_samples import MeasuredNodes, NodeSampler
@@ -44,6 +44,7 @@ from launcher.write_file import write_file
 
 # The engine publishes its counters beside the answer, not before it.
 SETTLE_S = 0.1
+GENERATED = "sglang:generation_tokens_total"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -202,10 +203,10 @@ class Bench:
 
     def _refuse_same_server(self) -> None:
         """After a restart the engine's counters begin at zero."""
-        metrics = read_metrics(self.endpoint) or {}
-        earlier = read_records(self.folder.path).engine_samples
-        name = next((key for key in metrics if key.startswith("sglang:generation_tokens_total")), None)
-        if name and earlier and metrics[name] >= max(item.metrics.get(name, 0.0) for item in earlier):
+        now = total(read_metrics(self.endpoint) or {}, GENERATED)
+        earlier = [total(item.metrics, GENERATED) for item in read_records(self.folder.path).engine_samples]
+        before = max((value for value in earlier if value is not None), default=None)
+        if now is not None and before is not None and now >= before:
             raise BenchInvalid(
                 "the server must have been restarted since the cold and warm rounds, its counters went on",
                 hint=f"sparkctl down; sparkctl up; sparkctl bench --resume {self.folder.path}"
