@@ -91,7 +91,9 @@ def measure(hosts: NetnsHosts, wheels: Path, folder: Path) -> dict[str, Any]:
         "seconds": {"first": first_s, "again": again_s, "without_extension": bare_s, "rollback": back_s},
         "digests": digests,
         "extension_sha256": extension,
-        "rollback": back["nodes"],
+        "rollback": {
+            node: {key: Path(path).name for key, path in item.items()} for node, item in back["nodes"].items()
+        },
         "imported": imported,
         "packages": first["nodes"]["node1"]["packages"],
         "equal_on_all_nodes": is_equal,

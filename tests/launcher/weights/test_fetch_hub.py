@@ -15,6 +15,8 @@ import pytest
 
 from launcher.errors import SparkctlError
 from launcher.local_remote import LocalRemote
+from launcher.node.answer import Refused
+from launcher.node.weights_fetch import _check_space
 from launcher.node.weights_manifest import MANIFEST_NAME
 from launcher.weights.fetch import Fetch, fetch
 from launcher.weights.file_list import Fetched
@@ -186,3 +188,12 @@ def test_a_python_without_the_library_says_how_to_get_it(tmp_path: Path) -> None
     with pytest.raises(SparkctlError, match="A Python with huggingface_hub must be on the node"):
         fetch_here(tmp_path, "/nonexistent/python")
     assert sys.version_info >= (3, 11)
+
+
+def test_a_disk_without_room_for_the_download_is_told_with_both_numbers(tmp_path: Path) -> None:
+    """Before the first byte; what is here already does not count."""
+    name = "model.safetensors"
+    (tmp_path / name).write_bytes(b"x" * 100)
+    with pytest.raises(Refused, match=r"must have 1152921504606846876 bytes free .*, got \d+\."):
+        _check_space(tmp_path, {name: {"size_bytes": 100}, "b": {"size_bytes": (1 << 60) - 100}})
+    _check_space(tmp_path, {name: {"size_bytes": 100}, "b": {"size_bytes": 1}})
