@@ -35,7 +35,7 @@ class ResolvedValue:
 
 
 def load_recipe(name: str, *, profile: str | None = None) -> tuple[Recipe, Provenance]:
-    """A shipped name or a path -> the composed recipe, with its own profile or this one. Raises ConfigError."""
+    """A shipped name or a path -> the composed recipe, with its own or this profile. Raises ConfigError."""
     return compose_recipe(find_recipe(name), profile=profile)
 
 

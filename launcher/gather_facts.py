@@ -53,7 +53,7 @@ def probes_for_recipe(recipe: Recipe, topology: Topology, *, run_id: str) -> tup
             model_path=recipe.model.path,
             runtime=recipe.engine.runtime,
             ports=ports(rank),
-            packed=packed_of_recipe(recipe, rank),
+            packed=packed_of_recipe(recipe, rank % recipe.nodes_per_group),
         )
         for rank, node in enumerate(topology.nodes)
     )

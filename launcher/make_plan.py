@@ -12,6 +12,7 @@ from launcher.errors import ConfigError, PreflightRefused
 from launcher.fit.choose_chunk import with_chosen_chunk
 from launcher.node_facts import NodeFacts
 from launcher.plan import SCHEMA_VERSION, ApiPlan, HeartbeatPlan, LaunchPlan, LockPlan, NodePlan, RunLimits
+from launcher.plan_groups import one_group, place, router_note
 from launcher.recipe import Recipe
 from launcher.sglang_command import (
     docker_command,
@@ -40,8 +41,8 @@ def run_ports(run_id: str) -> tuple[int, int]:
 
 
 def node_port(recipe: Recipe, node_rank: int) -> int:
-    """HTTP port of a node: nodes that share a machine must not share it."""
-    return recipe.server.port + node_rank
+    """HTTP port of a node: nodes that share a machine must not share it, and a router has the first one."""
+    return recipe.server.port + node_rank + (1 if recipe.parallelism.groups > 1 else 0)
 
 
 def node_ranks(recipe: Recipe, node_rank: int) -> tuple[int, ...]:
@@ -88,9 +89,10 @@ def make_plan(
     rendezvous_port, heartbeat_port = run_ports(run_id)
     head = topology.nodes[0]
     head_address = host_ip(head, facts[head.name])
-    rendezvous = (
-        f"[{head_address}]:{rendezvous_port}" if ":" in head_address else f"{head_address}:{rendezvous_port}"
-    )
+    heads = topology.nodes[:: recipe.nodes_per_group]
+    addresses = [host_ip(node, facts[node.name]) for node in heads]
+    rendezvous = [place(address, rendezvous_port + index) for index, address in enumerate(addresses)]
+    notes = tuple(filter(None, (chunk_note, router_note(recipe, addresses))))
     num_workers = len(topology.nodes) - 1
     return LaunchPlan(
         schema_version=SCHEMA_VERSION,
@@ -101,7 +103,7 @@ def make_plan(
         runtime=recipe.engine.runtime,
         sglang_version=recipe.engine.sglang_version,
         not_supported=not_supported_yet(recipe),
-        rendezvous=rendezvous,
+        rendezvous=rendezvous[0],
         api=ApiPlan(
             host=recipe.server.host,
             port=recipe.server.port,
@@ -123,7 +125,15 @@ def make_plan(
             drain_s=DRAIN_S,
         ),
         nodes=tuple(
-            _plan_node(recipe, node, facts[node.name], rank, run_id, rendezvous, chunk_note)
+            _plan_node(
+                recipe,
+                node,
+                facts[node.name],
+                rank,
+                run_id,
+                rendezvous[rank // recipe.nodes_per_group],
+                notes,
+            )
             for rank, node in enumerate(topology.nodes)
         ),
         lock=lock,
@@ -137,7 +147,7 @@ def _plan_node(
     node_rank: int,
     run_id: str,
     rendezvous: str,
-    chunk_note: str,
+    head_notes: tuple[str, ...],
 ) -> NodePlan:
     model_path = facts.model.path if facts.model else recipe.model.path
     gid_index, notes = _gid_index(node, facts)
@@ -155,8 +165,8 @@ def _plan_node(
         engram_path=facts.paths["engram"],
     )
     options = server_options(
-        recipe,
-        node_rank=node_rank,
+        one_group(recipe, host_ip(node, facts)),
+        node_rank=node_rank % recipe.nodes_per_group,
         rendezvous=rendezvous,
         model_path=model_path,
         port=node_port(recipe, node_rank),
@@ -180,7 +190,7 @@ def _plan_node(
         argv=argv,
         environment=environment,
         container=container,
-        notes=(*((chunk_note,) if chunk_note and node_rank == 0 else ()), *notes),
+        notes=(*(head_notes if node_rank == 0 else ()), *notes),
     )
 
 
