@@ -137,6 +137,11 @@ def not_supported_yet(recipe: Recipe) -> tuple[str, ...]:
     extensions, found = recipe.extensions, []
     if extensions.engram.residence == "nvme" and recipe.engine.runtime != "cpu":
         found.append(f"extensions.engram.residence: nvme ({_NO_NVME_ON_GPU})")
+    if recipe.parallelism.groups > 1:
+        found.append(
+            f"parallelism.groups: {recipe.parallelism.groups} (groups and router are planned, but not started"
+            " and ended together)"
+        )
     if recipe.parallelism.sequence_parallel != "off" and recipe.engine.runtime != "cpu":
         found.append(
             f"parallelism.sequence_parallel: {recipe.parallelism.sequence_parallel} ({_NO_SPLIT_ROWS_ON_GPU})"

@@ -234,6 +234,7 @@ def test_shipped_recipes_on_their_own_size() -> None:
         "v41-flash-3x": [],
         "v41-flash-4x": [],
         "v41-flash-4x-sp": [],
+        "v41-flash-8x": [],
     }
 
 

@@ -37,7 +37,7 @@ NCCL_BUFFERS = {
 
 def test_the_promised_recipes_are_there() -> None:
     promised = {"local", "local-1x", "local-2x", "local-4x", "v4-flash-2x", "v41-flash-3x", "v41-flash-4x"}
-    promised |= {"v41-flash-4x-sp", "local-v41", "local-v41-dspark"}
+    promised |= {"v41-flash-4x-sp", "v41-flash-8x", "local-v41", "local-v41-dspark"}
     assert promised <= set(RECIPES)
     for name in SPARK_RECIPES:
         assert set(compose_recipe(RECIPES[name])[0].profiles) >= {"interactive", "batch"}
@@ -119,7 +119,7 @@ def test_indexer_transient_stays_in_memory(name: str) -> None:
     assert isinstance(planned.server.chunked_prefill_size, int)
     assert recipe.server.context_length is not None
     product = planned.server.chunked_prefill_size * recipe.server.context_length
-    assert product <= (1.35e9 if recipe.parallelism.nodes == 4 else 2.02e8)
+    assert product <= (1.35e9 if recipe.nodes_per_group == 4 else 2.02e8)
 
 
 @pytest.mark.parametrize("name", SPARK_RECIPES)
