@@ -4,9 +4,10 @@
     TRITON_INTERPRET=1 python benchmarks/gpu_indexer.py --out O --dry-run    small, on a CPU: does it run
 
 Dense is what SGLang 0.5.23 does off sm_90 and sm_100: slots of the whole capacity, scores, torch.topk, write.
-A and B alternate; every time is kept. In a dry run SGLang's scores are wrong (Triton's interpreter multiplies bf16
-by its bits), so only `equal_to_reference` means something there. `equal` compares the selected positions; where they differ, `ties_only`
-says whether the scores at which they differ are equal. Raw JSON with versions goes to O/indexer.json.
+A and B alternate; every time is kept. `equal` compares the selected positions; where they differ, `ties_only`
+says whether the scores at which they differ are equal. In a dry run SGLang's scores are wrong (Triton's
+interpreter multiplies bf16 by its bits), so only `equal_to_reference` means something there. Raw JSON with
+versions goes to O/indexer.json.
 """
 
 import argparse
