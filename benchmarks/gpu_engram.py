@@ -47,6 +47,7 @@ def build(options: argparse.Namespace) -> None:
         engram_vocab_size=options.engram_vocab_size,
         engram_layer_ids=tuple(options.engram_layers),
     )
+    size = deepen(size, options.extra_layers)
     started = time.monotonic()
     model = options.work / "model"
     build_v41(model, size, seed=11, report=lambda line: print(line, flush=True))
@@ -67,6 +68,34 @@ def build(options: argparse.Namespace) -> None:
         )
     rows = [table.num_rows for table in checkpoint.tables]
     print(f"built {built - started:.1f} s, packed {time.monotonic() - built:.1f} s, rows {rows}", flush=True)
+
+
+def deepen(size: Any, extra: int) -> Any:
+    """`extra` more layers before the last KV source, so that an Engram layer has more to hide behind.
+
+    From the last KV source on, SGLang replays a long prompt's tail, and asserts that no layer there has an
+    Engram (deepseek_v4_replay_tail.py): the real model's second one lies before it too.
+    """
+    last = size.kv_source_layer_ids[-1]
+
+    def shift(ids: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(layer + extra if layer >= last else layer for layer in ids)
+
+    ratios = size.compress_ratios
+    size = replace(
+        size,
+        compress_ratios=(*ratios[:last], *(ratios[last - 1],) * extra, *ratios[last:]),
+        kv_source_layer_ids=shift(size.kv_source_layer_ids),
+        index_source_layer_ids=shift(size.index_source_layer_ids),
+        candidate_source_layer_id=size.candidate_source_layer_id + extra,
+        dspark_target_layer_ids=shift(size.dspark_target_layer_ids),
+    )
+    if max(size.engram_layer_ids) >= last + extra:
+        raise SystemExit(
+            f"--engram-layers must lie before the last KV source, layer {last + extra}, "
+            f"got {list(size.engram_layer_ids)}; put more layers before it with --extra-layers"
+        )
+    return size
 
 
 # ---- disk --------------------------------------------------------------------------------------------------
@@ -326,6 +355,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--label", default="serve")
     parser.add_argument("--engram-vocab-size", type=int, default=850_000, help="24 rows a layer for each")
     parser.add_argument("--engram-layers", type=int, nargs="+", default=[1, 3])
+    parser.add_argument("--extra-layers", type=int, default=0, help="before the last KV source, see deepen()")
     parser.add_argument("--pack-tp", type=int, nargs="+", default=[1])
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--buffered", action="store_true", help="the disk has no O_DIRECT")
