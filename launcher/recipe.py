@@ -82,6 +82,8 @@ class DSparkExtension(FrozenModel):
     # The draft is trained for blocks of 5; acceptance does not extend beyond.
     block_size: Annotated[int, Field(ge=1, le=16)] = 5
     verify: Literal["static", "cap-accept", "compact"] = "static"
+    # auto: how much of the block is verified is decided for every request and step (docs/speculation.md).
+    width: Literal["block", "auto"] = "block"
 
 
 class Extensions(FrozenModel):

@@ -163,6 +163,13 @@ def _v41_problems(recipe: Recipe, num_gpus: int) -> Iterator[ConfigProblem]:
 
 
 def _extension_problems(recipe: Recipe) -> Iterator[ConfigProblem]:
+    dspark = recipe.extensions.dspark
+    if dspark.width == "auto" and not dspark.enabled:
+        yield ConfigProblem(
+            at=("extensions", "dspark", "width"),
+            message="extensions.dspark.width must be block without DSpark, got auto",
+            hint="set extensions.dspark.enabled: true",
+        )
     engram = recipe.extensions.engram
     if engram.residence == "nvme" and not engram.packed_path:
         yield ConfigProblem(

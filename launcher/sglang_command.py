@@ -14,9 +14,7 @@ _NO_NVME_ON_GPU = (
     "stock SGLang 0.5.23 does not start DeepSeek-V4.1 on sm_12x, and on one H200, where rows were read from "
     "packed files, the same tokens as with stock tables are not proved; with engine.runtime: cpu it works"
 )
-_NO_SPLIT_ROWS_ON_GPU = (
-    "the plugin splits rows in SGLang's plain decoder layers; CUDA's layers fuse the sums that it would replace"
-)
+_NO_SPLIT_ROWS_ON_GPU = "the plugin splits rows in SGLang's plain decoder layers; CUDA's layers fuse the sums that it would replace"
 # SGLang has no option for these; the plugin's boot check decides whether they run on this machine.
 _PLUGIN_BACKENDS = ("b12x", "reference")
 # A clean environment: what the launcher's user or the node's shell exports must not reach the engine.
@@ -102,11 +100,11 @@ def engine_environment(recipe: Recipe, node: Node, *, run_id: str, home: str, us
         values["NCCL_IB_HCA"] = ",".join(node.fabric.hcas)
     if gid_index is not None:
         values["NCCL_IB_GID_INDEX"] = str(gid_index)
-    values.update(_extension_environment(recipe, engram_path))
+    values.update(_extension_environment(recipe, engram_path, state_path))
     return dict(sorted(values.items()))
 
 
-def _extension_environment(recipe: Recipe, engram_path: str) -> Iterator[tuple[str, str]]:
+def _extension_environment(recipe: Recipe, engram_path: str, state_path: str) -> Iterator[tuple[str, str]]:
     extensions = recipe.extensions
     if recipe.engine.runtime == "cpu":
         # Each node imports the engine once, not three times; on few cores that is most of the start.
@@ -117,6 +115,9 @@ def _extension_environment(recipe: Recipe, engram_path: str) -> Iterator[tuple[s
         yield "SPARKCTL_SEQUENCE_PARALLEL", recipe.parallelism.sequence_parallel
     if extensions.dspark.enabled:
         yield "SGLANG_RAGGED_VERIFY_MODE", extensions.dspark.verify
+    if extensions.dspark.width == "auto":
+        yield "SPARKCTL_SPEC", "1"
+        yield "SPARKCTL_SPEC_TABLE", posixpath.join(state_path, "cost-tables", f"{recipe.name}.json")
     if extensions.engram.residence == "host":
         # SGLang's own: each rank keeps its rows in its node's memory.
         yield "SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE", "1"
@@ -142,6 +143,8 @@ def not_supported_yet(recipe: Recipe) -> tuple[str, ...]:
             f"parallelism.groups: {recipe.parallelism.groups} (groups and router are planned, but not started"
             " and ended together)"
         )
+    if extensions.dspark.width == "auto" and recipe.engine.runtime != "cpu":
+        found.append("extensions.dspark.width: auto (its hooks have run on the CPU engine only)")
     if recipe.parallelism.sequence_parallel != "off" and recipe.engine.runtime != "cpu":
         found.append(
             f"parallelism.sequence_parallel: {recipe.parallelism.sequence_parallel} ({_NO_SPLIT_ROWS_ON_GPU})"

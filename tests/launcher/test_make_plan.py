@@ -217,6 +217,18 @@ def test_option_words(value: Any, words: list[str]) -> None:
     assert option_words("x", value) == words
 
 
+def test_the_width_of_drafts_is_decided_on_the_cpu_engine_only() -> None:
+    dspark = {"dspark": {"enabled": True, "width": "auto", "verify": "compact"}}
+    plan = plan_of(make_recipe(extensions=dspark, engine={"runtime": "cpu"}))
+    assert plan.not_supported == ()
+    for node in plan.nodes:
+        assert node.environment["SPARKCTL_SPEC"] == "1"
+        assert node.environment["SGLANG_RAGGED_VERIFY_MODE"] == "compact"
+        assert node.environment["SPARKCTL_SPEC_TABLE"] == f"{node.state_path}/cost-tables/{plan.recipe}.json"
+    (reason,) = plan_of(make_recipe(extensions=dspark, engine={"runtime": "venv"})).not_supported
+    assert "extensions.dspark.width: auto" in reason
+
+
 def test_plan_survives_json() -> None:
     plan = plan_of(make_recipe(server={"host": "0.0.0.0"}, extensions={"dspark": {"enabled": True}}))
     assert plan_from_json(plan_to_json(plan)) == plan

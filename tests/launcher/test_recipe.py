@@ -254,6 +254,7 @@ def test_dspark_flags_belong_to_the_extension() -> None:
 
 def test_engram_on_nvme_needs_packed_tables() -> None:
     assert only_problem(extensions={"engram": {"residence": "nvme"}})[0] == "extensions.engram.packed_path"
+    assert only_problem(extensions={"dspark": {"width": "auto"}})[0] == "extensions.dspark.width"
     packed = {"engram": {"residence": "nvme", "packed_path": "v41/tp2"}}
     assert make(extensions=packed).extensions.engram.packed_path == "v41/tp2"
 
