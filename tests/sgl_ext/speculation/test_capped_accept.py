@@ -139,7 +139,7 @@ def chi_square_is_plausible(seen: torch.Tensor, total: int) -> bool:
     freedom = len(expected) - 1
     statistic = float(((counts - expected) ** 2 / expected).sum())
     z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / (2 / (9 * freedom)) ** 0.5
-    return z < _Z
+    return bool(z < _Z)
 
 
 def mixed_widths() -> torch.Tensor:
