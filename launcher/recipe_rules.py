@@ -177,6 +177,14 @@ def _extension_problems(recipe: Recipe) -> Iterator[ConfigProblem]:
             message="extensions.engram.packed_path must name the packed tables with residence nvme, got none",
             hint="set it to the directory under the node's paths.engram that `engram pack` wrote",
         )
+    plugins = recipe.environment.get("SGLANG_PLUGINS", "")
+    if engram.residence == "nvme" and plugins and "sgl_ext" not in map(str.strip, plugins.split(",")):
+        yield ConfigProblem(
+            at=("environment", "SGLANG_PLUGINS"),
+            message="environment.SGLANG_PLUGINS must name sgl_ext with extensions.engram.residence: nvme,"
+            f" got {plugins!r}: stock SGLang reads no packed tables",
+            hint="remove SGLANG_PLUGINS, or add sgl_ext to it",
+        )
     backend = recipe.extensions.experts.backend
     runner = recipe.server.moe_runner_backend
     if backend != "auto" and runner not in (None, "auto", backend):

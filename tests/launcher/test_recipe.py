@@ -257,6 +257,9 @@ def test_engram_on_nvme_needs_packed_tables() -> None:
     assert only_problem(extensions={"dspark": {"width": "auto"}})[0] == "extensions.dspark.width"
     packed = {"engram": {"residence": "nvme", "packed_path": "v41/tp2"}}
     assert make(extensions=packed).extensions.engram.packed_path == "v41/tp2"
+    make(extensions=packed, environment={"SGLANG_PLUGINS": "mine, sgl_ext"})
+    key, message, _ = only_problem(extensions=packed, environment={"SGLANG_PLUGINS": "mine"})
+    assert key == "environment.SGLANG_PLUGINS" and "must name sgl_ext" in message and "'mine'" in message
 
 
 def test_expert_backends_must_agree() -> None:
