@@ -1,9 +1,5 @@
 """The GPU kernels in Triton's interpreter: column order, padding, signs of zero, failed ranks; no GPU."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -11,6 +7,7 @@ pytest.importorskip("triton")
 
 from sgl_ext.engram.dequantise import dequantise  # noqa: E402
 from sgl_ext.engram.payload import PayloadLayout  # noqa: E402
+from tests.sgl_ext.run_interpreted import run_interpreted  # noqa: E402
 
 
 def random_payloads(layout: PayloadLayout, tp: int) -> torch.Tensor:
@@ -70,16 +67,5 @@ def check_all() -> None:
 @pytest.mark.sglang
 @pytest.mark.slow
 def test_kernels_do_what_the_plain_form_does() -> None:
-    """In a process of its own: the interpreter is chosen when Triton is imported. One process: importing
-    is slow.
-    """
-    program = "from tests.sgl_ext.engram_rows import test_kernels_interpreted as t; t.check_all()"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    """One process for all: importing is slow."""
+    run_interpreted(__name__)

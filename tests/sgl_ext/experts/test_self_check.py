@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,15 @@ HERE = torch.device("cpu")
 CPU = Device(kind="cpu", capability=None)
 SHAPE = ExpertShape(num_experts=6, hidden=256, width=96, top_k=3)
 LIMIT = 10.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Products this small wait for each other when two workers share the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,12 @@
 """The live-length indexer in Triton's interpreter against plain PyTorch: scores, blocks, selection, ties."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from sgl_ext.indexer.reference import block_maxima, select_highest  # noqa: E402
+from tests.sgl_ext.run_interpreted import run_interpreted  # noqa: E402
 
 POISON = 1e30  # what a kernel must not read: past the live length
 
@@ -183,14 +180,5 @@ def check_all() -> None:
 @pytest.mark.sglang
 @pytest.mark.slow
 def test_kernels_do_what_the_plain_form_does() -> None:
-    """In a process of its own: the interpreter is chosen when Triton is imported."""
-    program = "from tests.sgl_ext.indexer import test_kernels_interpreted as t; t.check_all()"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    """One process for all: importing is slow."""
+    run_interpreted(__name__)
