@@ -1,9 +1,9 @@
 """Drafted against serial greedy output on SGLang's CPU engine, with the width decided for every step.
 
 python -m benchmarks.spec_equality OUT: starts a serial engine and three drafting ones (block 5), two at a
-time, and gives all of them the same traffic: 78 prompts, two of them aborted. Wishes for speculation are mixed
-within each batch. OUT gets every answer of every engine (tokens, verify steps, tokens from the prefix cache) and
-summary.json; the exit status is 1 where an answer differs.
+time, and gives all of them the same traffic: 78 prompts, two of them aborted. Wishes for speculation are
+mixed within each batch. OUT gets every answer of every engine (tokens, verify steps, tokens from the prefix
+cache) and summary.json; the exit status is 1 where an answer differs.
 """
 
 from __future__ import annotations
