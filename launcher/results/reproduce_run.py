@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from launcher.errors import ResultWrong
+from launcher.recipe import Recipe
 from launcher.results.compare_runs import (
     FigureComparison,
     ManifestDifference,
     compare_runs,
     manifest_differences,
 )
-from launcher.results.manifest import Manifest
+from launcher.results.manifest import Manifest, Resolved
 from launcher.results.verify_run import VerifiedRun
 from launcher.write_file import write_file
 
@@ -61,11 +62,25 @@ class ReproduceVerdict:
 
 def input_differences(first: Manifest, second: Manifest) -> tuple[ManifestDifference, ...]:
     """What makes the second run another measurement."""
+    names = set(SAME_INPUTS)
+    if first.recipe is not None and second.recipe is not None and same_recipe(first.recipe, second.recipe):
+        names.discard("recipe")
     return tuple(
-        item
-        for item in manifest_differences(first, second)
-        if item.key.split(".")[0].split("[")[0] in SAME_INPUTS
+        item for item in manifest_differences(first, second) if item.key.split(".")[0].split("[")[0] in names
     )
+
+
+def same_recipe(first: Resolved, second: Resolved) -> bool:
+    """The same values, read as this version reads them: a key that it has had since, with its default, is no
+    difference. A recipe that it does not understand is only the same to the letter.
+    """
+    if first.sha256 == second.sha256:
+        return True
+    try:
+        a, b = (Recipe.model_validate_json(json.dumps(item.content)) for item in (first, second))
+    except ValidationError:
+        return False
+    return a == b
 
 
 def judge(first: VerifiedRun, second: VerifiedRun) -> ReproduceVerdict:

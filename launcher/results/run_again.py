@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from launcher.errors import ConfigError, ResultWrong, UsageError
 from launcher.results.manifest import Manifest, resolve
+from launcher.results.reproduce_run import same_recipe
 from launcher.results.verify_run import VerifiedRun
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def refuse_other_inputs(manifest: Manifest, endpoint: Endpoint) -> None:
     from launcher.compose_recipe import load_recipe
 
     recipe, _ = load_recipe(endpoint.record.plan.recipe, profile=endpoint.record.plan.profile)
-    if resolve(recipe.name, recipe.model_dump(mode="json")).sha256 != manifest.recipe.sha256:
+    if not same_recipe(manifest.recipe, resolve(recipe.name, recipe.model_dump(mode="json"))):
         raise ConfigError(
             f"the cluster must run recipe {manifest.recipe.name} ({manifest.recipe.sha256[:12]}),"
             f" got {recipe.name} with other values",

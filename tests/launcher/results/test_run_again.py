@@ -29,4 +29,6 @@ def test_the_second_run_has_the_inputs_of_the_first(tmp_path: Path) -> None:
     assert [told["first_seal"], told["second_seal"]] == [run.manifest.seal for run in runs]
     assert (done.returncode == 0) == (told["verdict"] == "reproduced")
     assert (tmp_path / "run-again-1.verdict.json").is_file()
-    assert len(told["figures"]) == 8
+    # On a busy machine an answer may arrive at once: it then has no decode rate, and still its wait.
+    waits = [item["concurrency"] for item in told["figures"] if item["figure"] == "ttft_round_s"]
+    assert waits == [1, 2]

@@ -1,4 +1,4 @@
-"""The runs under results/: right to the last byte, without private names, and judged as their verdicts say."""
+"""The runs under results/: right to the last byte, without private names, judged as their verdicts say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from launcher.results.reproduce_run import ReproduceVerdict, judge
+from launcher.compose_recipe import load_recipe
+from launcher.results.manifest import resolve
+from launcher.results.reproduce_run import ReproduceVerdict, judge, same_recipe
+from launcher.results.run_again import settings_of
 from launcher.results.verify_run import verify_run
 
 RESULTS = Path(__file__).parents[3] / "results"
@@ -29,6 +32,19 @@ def test_a_shipped_run_is_right_and_names_nobody(run: Path) -> None:
     verify_run(run)
     for path in run.rglob("*.json*"):
         assert PRIVATE.search(path.read_bytes()) is None, path
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda path: path.name)
+def test_a_shipped_run_can_be_run_again_by_this_version(run: Path) -> None:
+    """Its settings are known, and the recipe of its name is still the one that it ran."""
+    manifest = verify_run(run).manifest
+    settings_of(manifest)
+    assert manifest.recipe is not None
+    recipe = load_recipe(manifest.recipe.name)[0]
+    assert same_recipe(manifest.recipe, resolve(recipe.name, recipe.model_dump(mode="json")))
+    slower = recipe.server.model_copy(update={"max_total_tokens": 4096})
+    other = recipe.model_copy(update={"server": slower}).model_dump(mode="json")
+    assert not same_recipe(manifest.recipe, resolve(recipe.name, other))
 
 
 @pytest.mark.parametrize("verdict", VERDICTS, ids=lambda path: path.name)
