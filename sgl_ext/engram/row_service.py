@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from engram.checkpoint import find_revision
 from engram.row_store import RowStore
 from sgl_ext.engram.open_rank_store import EngramTable, open_rank_store, table_path
 from sgl_ext.engram.payload import PayloadLayout
@@ -59,6 +60,20 @@ class RowService:
                 self.directory, self.tables, rank=self.rank, tp=self.tp, settings=self.settings
             )
         return self._store
+
+    def require_revision(self, model: Path) -> None:
+        """Raises SettingError where the packed rows are of another revision than the checkpoint:
+        tables of one shape and another content would give other text without any error.
+        """
+        wanted = find_revision(model) if model.is_dir() else None
+        seen = self.store.headers[0].source_revision
+        if wanted is not None and seen != wanted:
+            raise SettingError(
+                f"The packed Engram tables must be of revision {wanted}, as the model in {model}, "
+                f"got {seen} ({self.directory}).",
+                hint=f"sparkctl engram pack --restart --tp {self.tp} --checkpoint {model} "
+                f"--out {self.directory}",
+            )
 
     @property
     def is_open(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,9 +19,9 @@ def make_stager(stager_class: type, model: torch.nn.Module, hasher: Any, device:
     if not embeds:
         return None
     service = get_row_service()
-    _ = service.store
     from sglang.srt.runtime_context import get_server_args
 
+    service.require_revision(Path(get_server_args().model_path))
     if device.type != "cuda":
         if get_server_args().enable_metrics:
             from sgl_ext.engram.metrics import CPU_PERIOD_S, EngramMetrics

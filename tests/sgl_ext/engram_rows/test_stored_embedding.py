@@ -132,6 +132,21 @@ def test_unsupported_parallel_modes_are_refused(name: str, model_dir: Path, row_
         make_layers(model_dir, **{name: 2})
 
 
+def test_rows_of_another_revision_of_the_model_are_refused(
+    model_dir: Path, row_environment: Path, tmp_path: Path
+) -> None:
+    """Same shapes, other content: nothing else would notice."""
+    from sgl_ext.engram.row_service import get_row_service
+
+    make_layers(model_dir)
+    service = get_row_service()
+    service.require_revision(model_dir)
+    service.require_revision(tmp_path)  # a folder that says nothing of its revision
+    (tmp_path / "tiny_model.json").write_text("another seed")
+    with pytest.raises(SettingError, match=r"must be of revision tiny-\w+, as the model in .*, got tiny-"):
+        service.require_revision(tmp_path)
+
+
 def test_truncated_file_ends_the_step(
     model_dir: Path, row_environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
