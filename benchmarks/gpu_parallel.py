@@ -262,6 +262,7 @@ def main() -> None:
         for prompt in options.prompt_list:
             prompt[:] = [token % 900 + 3 for token in prompt]
         build_small(options.work)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a time limit must not leave engines behind
     layouts = CPU_LAYOUTS if small else GPU_LAYOUTS
     results: dict[str, Any] = {}
     waves = sorted({layout.wave for layout in layouts})
