@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engram._core import CachePolicy
-from engram.bench.bench_setup import BenchSetup
+from engram.bench.bench_setup import CHUNK_TOKENS, BenchSetup
 from engram.bench.clocks import measure
 from engram.bench.measure_cache import CACHE_TOKENS
 from engram.bench.rounds import Figure, Sample
@@ -19,10 +19,11 @@ from engram.bench.text_trace import Kind
 POLICIES = ("s3fifo", "lru", "set16")
 STEP_TOKENS = 6
 TURN_TOKENS = 2_048
-SWEEP_CHUNKS = 4
-NUM_TURNS = 16
+# Half the cache's tokens, and twice.
+SWEEPS_CHUNKS = (4, 16)
 # The cache is full and its queues have settled before anything counts.
-WARM_TURNS = 4
+WARM_CHUNKS = 32
+NUM_CHUNKS = 128
 
 Ids = NDArray[np.int64]
 
@@ -33,20 +34,20 @@ class Request:
     counted: bool
 
 
-def measure_policy(setup: BenchSetup, kind: Kind, *, sweeps: bool) -> Figure:
+def measure_policy(setup: BenchSetup, kind: Kind, *, sweep_chunks: int = 0) -> Figure:
     """Rows that must be read with LRU over those with the store's policy, on one trace.
 
-    `sweeps`: decode steps of `kind`, and after each turn of them a prefill of new text of the other kind;
-    the decode rows are counted. Else: prefill chunks alone, all counted.
+    `sweep_chunks`: decode steps of `kind`, and after each turn of them a prefill of so much new text of the
+    other kind; the decode rows are counted. Without: prefill chunks alone, all counted.
     """
-    requests = [*(_with_sweeps(setup, kind) if sweeps else _prefill(setup, kind))]
+    requests = [*(_with_sweeps(setup, kind, sweep_chunks) if sweep_chunks else _prefill(setup, kind))]
     cache_bytes = CACHE_TOKENS * len(setup.header.columns) * setup.header.row_bytes
     samples = {name: _run(setup, name, cache_bytes, requests) for name in POLICIES}
-    ours = samples["s3fifo"]
-    what = "decode beside prefill sweeps" if sweeps else "prefill chunks, files mixed"
+    sweeps = f"decode beside prefill sweeps of {sweep_chunks * CHUNK_TOKENS} tokens"
+    what = sweeps if sweep_chunks else "prefill chunks, files mixed"
     return Figure(
         name=f"{kind}, {what}: rows to read with plain LRU over rows to read with S3-FIFO",
-        value=samples["lru"]["missed_unique_rows"] / ours["missed_unique_rows"],
+        value=samples["lru"]["missed_unique_rows"] / samples["s3fifo"]["missed_unique_rows"],
         bar=1.0,
         at_most=False,
         samples=(samples,),
@@ -60,21 +61,19 @@ def measure_policy(setup: BenchSetup, kind: Kind, *, sweeps: bool) -> Figure:
 
 
 def _prefill(setup: BenchSetup, kind: Kind) -> Iterator[Request]:
-    num_chunks = WARM_TURNS * SWEEP_CHUNKS + NUM_TURNS * SWEEP_CHUNKS
-    for idx in range(num_chunks):
-        counted = idx >= WARM_TURNS * SWEEP_CHUNKS
-        yield Request(ids=setup.chunk(kind, idx, mixed=True), counted=counted)
+    for idx in range(NUM_CHUNKS):
+        yield Request(ids=setup.chunk(kind, idx, mixed=True), counted=idx >= WARM_CHUNKS)
 
 
-def _with_sweeps(setup: BenchSetup, kind: Kind) -> Iterator[Request]:
+def _with_sweeps(setup: BenchSetup, kind: Kind, sweep_chunks: int) -> Iterator[Request]:
     other: Kind = "code" if kind == "prose" else "prose"
     decode = setup.traces[kind].together
-    for turn in range(WARM_TURNS + NUM_TURNS):
-        counted = turn >= WARM_TURNS
+    for turn in range(NUM_CHUNKS // sweep_chunks):
+        counted = turn * sweep_chunks >= WARM_CHUNKS
         for start in range(turn * TURN_TOKENS, (turn + 1) * TURN_TOKENS - STEP_TOKENS + 1, STEP_TOKENS):
             ids = np.ascontiguousarray(decode[start : start + STEP_TOKENS]).reshape(-1)
             yield Request(ids=ids, counted=counted)
-        for idx in range(turn * SWEEP_CHUNKS, (turn + 1) * SWEEP_CHUNKS):
+        for idx in range(turn * sweep_chunks, (turn + 1) * sweep_chunks):
             yield Request(ids=setup.chunk(other, idx, mixed=True), counted=False)
 
 

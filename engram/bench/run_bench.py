@@ -16,7 +16,7 @@ from engram.bench.measure_cache import measure_steady_cache
 from engram.bench.measure_cold import DEPTHS, measure_cold_rows
 from engram.bench.measure_cost import measure_hit_cpu, measure_memory, measure_miss_cpu
 from engram.bench.measure_decode import measure_decode_beside_lookahead, measure_decode_p50
-from engram.bench.measure_policy import measure_policy
+from engram.bench.measure_policy import SWEEPS_CHUNKS, measure_policy
 from engram.bench.measure_text import measure_cold_text
 from engram.bench.rounds import Figure
 from engram.bench.synthetic_table import COLUMN_ROWS, ensure_table
@@ -34,7 +34,7 @@ def _at_depth(depth: int) -> Measurement:
 
 
 def _policies(setup: BenchSetup, kind: Kind) -> list[Figure]:
-    return [measure_policy(setup, kind, sweeps=sweeps) for sweeps in (True, False)]
+    return [measure_policy(setup, kind, sweep_chunks=chunks) for chunks in (*SWEEPS_CHUNKS, 0)]
 
 
 MEASUREMENTS: dict[str, Measurement] = {
