@@ -1,8 +1,9 @@
 """DSpark (block 5) in SGLang's own scheduler on the CPU: drafted greedy output is the serial one.
 
-The draft often agrees with the target (agreeing_draft.py), so steps accept none, some and all of a block. One
-serial engine and drafting ones of 1 and 2 ranks serve the same traffic, all at once. 3 ranks with a draft
-that hardly agrees are in test_cpu_v41.py.
+The draft often agrees with the target (agreeing_draft.py), so steps accept none, some and all of a block.
+One serial engine and drafting ones of 1 and 2 ranks serve the same traffic, all at once. The one of 2 ranks
+decides widths for each request (SPARKCTL_SPEC) and verifies ragged blocks; the other is SGLang's own, of
+whole blocks. 3 ranks with a draft that hardly agrees are in test_cpu_v41.py.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ CHUNK = 256
 CLOSE = 0.25  # as in test_cpu_v41.py: another pick among equal index scores; a wrong row gives whole units
 ENGINES = {"serial": 1, "drafted": 1, "drafted, 2 ranks": 2}  # name -> ranks
 DSPARK = {"speculative_algorithm": "DSPARK", "speculative_dspark_block_size": BLOCK}
+RAGGED = {"drafted, 2 ranks": {"SPARKCTL_SPEC": "1", "SGLANG_RAGGED_VERIFY_MODE": "compact"}}
+WISHES: dict[int, object] = {0: "off", 1: 2, 3: 1, 4: "off"}  # of requests that run together
+NOT_COMPARED = ("aborted", "after the abort", "sampled", "bad wish")
 Answers = dict[str, dict[str, Any]]
 
 
@@ -47,10 +51,22 @@ STAGES = [
     [{"name": "chunked", "ids": prompt(1300, 6), "new": 24}],
     [
         *(
-            {"name": f"together {idx}", "ids": prompt(length, 10 + idx), "new": new}
+            {
+                "name": f"together {idx}",
+                "ids": prompt(length, 10 + idx),
+                "new": new,
+                "spec": WISHES.get(idx, "auto"),
+            }
             for idx, (length, new) in enumerate(TOGETHER)
         ),
         {"name": "aborted", "ids": prompt(60, 99), "new": 60, "abort_after": 4},
+    ],
+    # Alone and off: no draft at all, then the same request drafts, and its turn as well.
+    [{"name": "off", "ids": prompt(70, 21), "new": 12, "spec": "off"}],
+    [{"name": "on again", "after": "off", "ids": prompt(2, 22), "new": 12}],
+    [
+        {"name": "sampled", "ids": prompt(20, 23), "new": 20, "sampling": {"temperature": 1.0}},
+        {"name": "bad wish", "ids": prompt(20, 24), "new": 3, "spec": 9},
     ],
     [
         {"name": "hit", "ids": prompt(1300, 6), "new": 24},
@@ -83,7 +99,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answers]:
             running[name] = subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("run_traffic.py")), "job.json", "out.json"],
                 cwd=folder,
-                env=cpu_engine_variables(tp, folder / "reports"),
+                env=cpu_engine_variables(tp, folder / "reports") | RAGGED.get(name, {}),
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -104,7 +120,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answers]:
 def test_drafted_output_is_the_serial_output(answers: dict[str, Answers], drafted: str) -> None:
     for name, serial in answers["serial"].items():
         other = answers[drafted][name]
-        if name in ("aborted", "after the abort"):  # ends where the abort found it, which differs
+        if name in NOT_COMPARED:  # an abort ends where it finds the request, which differs
             continue
         assert other["tokens"] == serial["tokens"], name
         pairs = zip(other["logprobs"], serial["logprobs"], strict=True)
@@ -131,3 +147,14 @@ def test_steps_accept_some_and_refuse_some(answers: dict[str, Answers], drafted:
     steps = sum(answer["verify_steps"] for answer in done)
     assert 1.5 < tokens / steps < BLOCK + 1
     assert all(answer["verify_steps"] == 0 for answer in answers["serial"].values())
+
+
+def test_a_wish_is_kept_and_a_bad_one_refused_by_name(answers: dict[str, Answers]) -> None:
+    decided, stock = answers["drafted, 2 ranks"], answers["drafted"]
+    for name in ("off", "together 0", "together 4"):  # one token a step; the first one comes from the prefill
+        assert decided[name]["verify_steps"] == len(decided[name]["tokens"]) - 1, name
+        assert stock[name]["verify_steps"] < len(stock[name]["tokens"]) - 1, name
+    assert decided["on again"]["verify_steps"] == stock["on again"]["verify_steps"]  # the draft stayed warm
+    assert decided["bad wish"]["finish"] == "abort"
+    assert 'must be "auto", "off" or a width of 0 to 5, got 9' in decided["bad wish"]["message"]
+    assert all(len(answers[name]["sampled"]["tokens"]) == 20 for name in ENGINES)
