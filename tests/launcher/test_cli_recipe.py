@@ -44,7 +44,9 @@ def test_show_prints_yaml_that_is_again_a_recipe(tmp_path: Path) -> None:
 
 
 def test_show_resolved_gives_every_value_an_origin() -> None:
-    lines = RUNNER.invoke(app, ["show", "v41-flash-3x", "--profile", "batch", "--resolved"]).stdout.splitlines()
+    lines = RUNNER.invoke(
+        app, ["show", "v41-flash-3x", "--profile", "batch", "--resolved"]
+    ).stdout.splitlines()
     found = {line.split()[0]: line.split()[-1] for line in lines}
     assert ":" in found["server.flags.prefill-decode-interval"]
     assert found["server.flags.prefill-decode-interval"].partition(":")[0].endswith("base/spark-base.yaml")
