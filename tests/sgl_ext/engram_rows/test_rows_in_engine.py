@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import tests.sgl_ext
+from engram.table_format import table_file_name
 from tests.sgl_ext.run_engine import DEFAULTS
 
 pytestmark = [
@@ -50,7 +52,7 @@ def run_engine(
 
 
 def run_script(
-    script: Path, folder: Path, job: dict[str, Any], *, tp: int, packed: Path | None
+    script: Path, folder: Path, job: dict[str, Any], *, tp: int, packed: Path | None, **more: str
 ) -> subprocess.CompletedProcess[str]:
     folder.mkdir()
     (folder / "reports").mkdir()
@@ -71,6 +73,7 @@ def run_script(
             "SPARKCTL_ENGRAM_CACHE_GIB": "0",
             "SPARKCTL_ENGRAM_LOOKAHEAD_GIB": "0",
         }
+    environment |= more
     return subprocess.run(
         [sys.executable, str(script), "job.json", "out.json"],
         cwd=folder,
@@ -116,22 +119,85 @@ def test_missing_table_refuses_the_start_with_its_name(
     assert "sparkctl engram pack" in refusal["hint"]
 
 
-def test_file_truncated_while_serving_ends_the_engine_and_gives_no_tokens(
-    model_dir: Path, packed_dir: Path, tmp_path: Path
-) -> None:
-    packed = tmp_path / "packed"
+def test_another_ranks_file_refuses_the_start(model_dir: Path, packed_dir: Path, tmp_path: Path) -> None:
+    """Rank 1's rows under rank 0's name: without the check, every answer would be silently wrong."""
+    wrong = tmp_path / "packed"
+    wrong.mkdir()
+    for path in packed_dir.iterdir():
+        (wrong / path.name).write_bytes(path.read_bytes())
+    shutil.copy(wrong / table_file_name(1, 1, 2), wrong / table_file_name(1, 0, 2))
+    run_engine(tmp_path / "run", model_dir, tp=2, packed=wrong, requests=REQUESTS[:1])
+    assert not (tmp_path / "run" / "out.json").exists()
+    refusal = json.loads((tmp_path / "run" / "reports" / "refusal-rank-00.json").read_text())
+    assert (refusal["kind"], refusal["exit_code"]) == ("TableMismatchError", 7)
+    assert "rank must be 0, got 1" in refusal["message"] and table_file_name(1, 0, 2) in refusal["message"]
+
+
+def own_copy(packed_dir: Path, packed: Path) -> list[str]:
     packed.mkdir()
     for path in packed_dir.iterdir():
         if "of1" in path.name or path.name == "manifest.json":
             (packed / path.name).write_bytes(path.read_bytes())
+    return [str(path) for path in packed.glob("*.engram")]
+
+
+def serve_and_spoil(
+    folder: Path, model: Path, packed: Path, spoil: dict[str, list[str]], **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Must answer one prompt, and end at the second without an answer."""
     job = {
-        "engine": DEFAULTS | {"model_path": str(model_dir), "port": 43900},
+        "engine": DEFAULTS | {"model_path": str(model), "port": 43900},
         "prompts": [prompt(20, seed=4), prompt(20, seed=5)],
-        "tables": [str(path) for path in packed.glob("*.engram")],
+        "truncate": [],
+        "touch": [],
+        **spoil,
     }
-    script = Path(__file__).with_name("serve_then_truncate.py")
-    done = run_script(script, tmp_path / "run", job, tp=1, packed=packed)
+    script = Path(__file__).with_name("serve_then_spoil.py")
+    done = run_script(script, folder, job, tp=1, packed=packed, **environment)
     assert done.returncode != 0
-    assert len((tmp_path / "run" / "out.json").read_text().splitlines()) == 1
+    assert len((folder / "out.json").read_text().splitlines()) == 1, done.stderr[-4000:]
     assert "EngramReadError" in done.stderr
+    return done
+
+
+def test_file_truncated_while_serving_ends_the_engine_and_gives_no_tokens(
+    model_dir: Path, packed_dir: Path, tmp_path: Path
+) -> None:
+    tables = own_copy(packed_dir, tmp_path / "packed")
+    done = serve_and_spoil(tmp_path / "run", model_dir, tmp_path / "packed", {"truncate": tables})
     assert "Engram rows of layer 1 must be read, got error 5 (Input/output error) on rank 0" in done.stderr
+
+
+def test_disk_error_while_serving_ends_the_engine_and_gives_no_tokens(
+    model_dir: Path, packed_dir: Path, tmp_path: Path
+) -> None:
+    """The kernel's answer to a sector that cannot be read, given by a library below the row store."""
+    own_copy(packed_dir, tmp_path / "packed")
+    library, broken = tmp_path / "bad_sectors.so", tmp_path / "broken"
+    source = Path(__file__).with_name("bad_sectors.c")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    variables = {
+        "LD_PRELOAD": str(library),
+        "BAD_SECTORS_WHEN": str(broken),
+        "SPARKCTL_ENGRAM_BACKEND": "threads",  # io_uring's reads pass no function of the C library
+    }
+    done = serve_and_spoil(
+        tmp_path / "run", model_dir, tmp_path / "packed", {"touch": [str(broken)]}, **variables
+    )
+    assert "Engram rows of layer 1 must be read, got error 61 (No data available) on rank 0" in done.stderr
+
+
+def test_without_the_plugin_the_engine_does_not_serve(
+    model_dir: Path, packed_dir: Path, tmp_path: Path
+) -> None:
+    """Stock SGLang has no CPU form of V4.1: it ends at its start, and never serves other rows instead."""
+    done = run_script(
+        SCRIPT,
+        tmp_path / "run",
+        {"engine": {"model_path": str(model_dir), "port": 43950}, "requests": REQUESTS[:1]},
+        tp=1,
+        packed=packed_dir,
+        SGLANG_PLUGINS="none",
+    )
+    assert done.returncode != 0 and not (tmp_path / "run" / "out.json").exists()
+    assert list((tmp_path / "run" / "reports").iterdir()) == []  # what `sparkctl audit` then misses, by rank

@@ -1,6 +1,7 @@
-"""Serves one prompt, truncates the packed tables, serves another: python serve_then_truncate.py JOB.json OUT
+"""Serves one prompt, spoils the packed tables, serves another: python serve_then_spoil.py JOB.json OUT
 
-JOB: {"engine": {engine arguments}, "prompts": [[ids], [ids]], "tables": [paths]}. OUT gets a line per reply.
+JOB: {"engine": {engine arguments}, "prompts": [[ids], [ids]], "truncate": [paths], "touch": [paths]}. OUT
+gets a line per reply.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ def main() -> None:
         with Path(sys.argv[2]).open("a") as out:
             out.write(json.dumps(reply["output_ids"]) + "\n")
         if number == 0:
-            for table in job["tables"]:
+            for table in job["truncate"]:
                 os.truncate(table, 4096)
+            for path in job["touch"]:
+                Path(path).touch()
     engine.shutdown()
 
 
