@@ -23,9 +23,6 @@ def measure_cold_rows(setup: BenchSetup, depth: int) -> tuple[Figure, Figure]:
     memory = RowMemory(setup.header, NUM_ROWS)
     layer_id = setup.header.layer_id
 
-    def fio(_: int) -> Sample:
-        return run_fio(setup.table, iodepth=depth, runtime_s=FIO_S).as_dict()
-
     def contender(store: RowStore) -> Callable[[int], Sample]:
         def read(_: int) -> Sample:
             before = store.counters()
@@ -40,12 +37,7 @@ def measure_cold_rows(setup: BenchSetup, depth: int) -> tuple[Figure, Figure]:
 
         return read
 
-    with (
-        open_row_store([setup.table], queue_depth=depth, max_pages_per_read=1) as single,
-        open_row_store([setup.table], queue_depth=depth) as merging,
-    ):
-        contenders = {"fio": fio, "single": contender(single), "merging": contender(merging)}
-        rounds = alternate(contenders, rotate=True)
+    rounds = alternate_with_fio(setup, depth, contender)
 
     def figure(name: str, label: str) -> Figure:
         return Figure(
@@ -62,3 +54,19 @@ def measure_cold_rows(setup: BenchSetup, depth: int) -> tuple[Figure, Figure]:
         )
 
     return figure("single", SINGLE_READS), figure("merging", MERGED_READS)
+
+
+def alternate_with_fio(
+    setup: BenchSetup, depth: int, contender: Callable[[RowStore], Callable[[int], Sample]]
+) -> tuple[dict[str, Sample], ...]:
+    """Rounds of `fio` and of a contender on two stores: `single` reads each page by itself, `merging` not."""
+
+    def fio(_: int) -> Sample:
+        return run_fio(setup.table, iodepth=depth, runtime_s=FIO_S).as_dict()
+
+    with (
+        open_row_store([setup.table], queue_depth=depth, max_pages_per_read=1) as single,
+        open_row_store([setup.table], queue_depth=depth) as merging,
+    ):
+        contenders = {"fio": fio, "single": contender(single), "merging": contender(merging)}
+        return alternate(contenders, rotate=True)

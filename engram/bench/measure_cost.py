@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from engram.bench.bench_setup import BenchSetup, RowMemory, read_once
 from engram.bench.clocks import measure
-from engram.bench.fio import run_fio
-from engram.bench.measure_cold import MERGED_READS, SINGLE_READS
+from engram.bench.measure_cold import MERGED_READS, SINGLE_READS, alternate_with_fio
 from engram.bench.rounds import NUM_ROUNDS, Figure, Sample, alternate, median_of
 from engram.bench.text_trace import Kind
 from engram.errors import EngramError
@@ -16,7 +15,6 @@ from engram.row_store import RowStore, open_row_store
 
 HIT_BYTES = 512 << 20
 DECODE_ROWS = 288
-FIO_S = 2.0
 
 
 def measure_hit_cpu(setup: BenchSetup, kind: Kind) -> Figure:
@@ -79,16 +77,7 @@ def measure_miss_cpu(setup: BenchSetup) -> tuple[Figure, Figure]:
 
         return read
 
-    def fio(_: int) -> Sample:
-        return run_fio(setup.table, iodepth=setup.queue_depth, runtime_s=FIO_S).as_dict()
-
-    depth = setup.queue_depth
-    with (
-        open_row_store([setup.table], queue_depth=depth, max_pages_per_read=1) as single,
-        open_row_store([setup.table], queue_depth=depth) as merging,
-    ):
-        contenders = {"fio": fio, "single": contender(single), "merging": contender(merging)}
-        rounds = alternate(contenders, rotate=True)
+    rounds = alternate_with_fio(setup, setup.queue_depth, contender)
 
     def figure(name: str, label: str) -> Figure:
         return Figure(
