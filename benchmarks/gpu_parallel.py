@@ -27,7 +27,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_engram import await_ready, describe, record, start, stop  # beside this file
+import gpu_engram_phases  # beside this file, as the next
+from gpu_engram import await_ready, describe, record, start, stop
 from gpu_engram_phases import Server, equality_prompts, flush, generate, make_prompt
 
 _KILL_LIMIT_S = 60
@@ -257,10 +258,10 @@ def main() -> None:
     small = options.dry_run
     options.new_tokens, options.decode_tokens = (6, 8) if small else (32, 128)
     options.batches, options.lengths = ((1, 2), (300,)) if small else ((1, 4, 16), (4096, 16384, 65536))
+    if small:
+        gpu_engram_phases.LAST_TOKEN = 900  # of the small model's 1,024
     options.prompt_list = [make_prompt(1, 16), make_prompt(2, 700)] if small else equality_prompts(64)
     if small:
-        for prompt in options.prompt_list:
-            prompt[:] = [token % 900 + 3 for token in prompt]
         build_small(options.work)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a time limit must not leave engines behind
     layouts = CPU_LAYOUTS if small else GPU_LAYOUTS
