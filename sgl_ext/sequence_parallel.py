@@ -1,8 +1,8 @@
 """Prefill with the rows between two sublayers split over the ranks (sequence parallelism).
 
 The residual streams of mHC are [T, 4, h] on every rank, and mixing and norms are the same work on each. Here
-a rank keeps T / R rows of them: a sublayer's input is gathered from all ranks, its partial output is summed by
-a reduce-scatter. That moves what the all-reduce moved, and the work on the streams is 1 / R.
+a rank keeps T / R rows of them: a sublayer's input is gathered from all ranks, its partial output is summed
+by a reduce-scatter. That moves what the all-reduce moved, and the work on the streams is 1 / R.
 
 T tokens, R ranks. Rank r has rows [r * share, (r + 1) * share), share = ceil(T / R).
 """
