@@ -60,6 +60,7 @@ def run_script(
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARKCTL_")}
     environment |= {
         "SGLANG_USE_CPU_ENGINE": "1",
+        "SPARKCTL_FORK_CHILDREN": "1",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
