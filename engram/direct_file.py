@@ -1,5 +1,6 @@
 """Large sequential reads and writes past the page cache (O_DIRECT), with every failure named."""
 
+import ctypes
 import errno
 import mmap
 import os
@@ -13,6 +14,9 @@ from engram.errors import DiskError
 
 # O_DIRECT wants offsets, sizes and memory aligned to the drive's logical block: 512 or 4096 bytes.
 ALIGNMENT_BYTES: Final = 4096
+# f_type of overlayfs, tmpfs and ramfs, as in engram/core/file_handle.cpp.
+_IN_MEMORY: Final = frozenset({0x794C7630, 0x01021994, 0x858458F6})
+_libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
@@ -51,20 +55,24 @@ class DirectFile:
 
     def __init__(self, path: Path, flags: int, *, allow_buffered: bool = False) -> None:
         self.path = path
-        try:
-            self.fd = os.open(path, flags | os.O_DIRECT | os.O_CLOEXEC, 0o644)
-            self.is_direct = True
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise disk_error("open", path, error) from error
-            if not allow_buffered:
-                raise DiskError(
-                    f"the filesystem must allow O_DIRECT, got a refusal ({path}).",
-                    hint="use a local ext4 or xfs disk, or pass --allow-buffered to use the page cache",
-                ) from error
-            with naming_disk_errors("open", path):
-                self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
-            self.is_direct = False
+        refusal = "one that keeps files in memory" if _keeps_files_in_memory(path) else ""
+        if not refusal:
+            try:
+                self.fd = os.open(path, flags | os.O_DIRECT | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise disk_error("open", path, error) from error
+                refusal = "a refusal"
+        self.is_direct = not refusal
+        if self.is_direct:
+            return
+        if not allow_buffered:
+            raise DiskError(
+                f"the filesystem must allow O_DIRECT, got {refusal} ({path}).",
+                hint="use a local ext4 or xfs disk, or pass --allow-buffered to use the page cache",
+            )
+        with naming_disk_errors("open", path):
+            self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def read_range(self, buffer: AlignedBuffer, offset_bytes: int, num_bytes: int) -> memoryview:
         """A view of exactly these bytes inside the buffer, which must have two alignment units to spare."""
@@ -118,6 +126,16 @@ class DirectFile:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _keeps_files_in_memory(path: Path) -> bool:
+    """Newer kernels accept O_DIRECT there and go through memory all the same.
+
+    Asks the folder, so that a refusal creates no file; one that is missing is left to open() to name.
+    """
+    statfs = (ctypes.c_long * 64)()  # f_type comes first; the structure takes 120 bytes
+    folder = path.resolve().parent
+    return _libc.statfs(os.fsencode(folder), statfs) == 0 and statfs[0] in _IN_MEMORY
 
 
 def _round_up(num_bytes: int) -> int:

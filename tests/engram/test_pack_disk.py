@@ -12,6 +12,7 @@ from engram import direct_file
 from engram.direct_file import AlignedBuffer, DirectFile
 from engram.errors import DiskError, PackError
 from engram.pack_table import SPARE_BYTES
+from engram.verify_table import VerifyRequest, verify_tables
 from tests.engram.test_pack_table import expect_checkpoint_bytes, pack
 from tests.engram.tiny_checkpoint import TinyCheckpoint, build_checkpoint, scaled_config
 
@@ -139,6 +140,18 @@ def test_filesystem_without_direct_io_is_refused_or_named_in_the_report(
     assert "--allow-buffered" in caught.value.hint
     assert not pack(tiny, tmp_path, allow_buffered=True).is_direct
     expect_checkpoint_bytes(tiny, tmp_path, 1)
+
+
+def test_filesystem_in_memory_is_refused_or_named_in_the_report(
+    tiny: TinyCheckpoint, small_disk: Path
+) -> None:
+    """tmpfs accepts O_DIRECT since Linux 6.6; the row store would refuse the packed files only later."""
+    with pytest.raises(DiskError, match="must allow O_DIRECT, got one that keeps files in memory") as caught:
+        pack(tiny, small_disk, layer_ids=(1,), allow_buffered=False)
+    assert "--allow-buffered" in caught.value.hint
+    assert [path.name for path in small_disk.iterdir()] == [".pack.lock"]
+    assert not pack(tiny, small_disk, layer_ids=(1,)).is_direct
+    verify_tables(VerifyRequest(directory=small_disk, full=True, allow_buffered=True))
 
 
 @pytest.mark.nvme
