@@ -61,7 +61,7 @@ def make_open_error(path: str, text: str, code: int, needs_allow_buffered: bool)
     if path:
         return TableFormatError(
             f"{text} ({path}).",
-            hint="the file is damaged or was written by another version; pack it again: sparkctl engram pack",
+            hint="the file is damaged or of another version; pack again: sparkctl engram pack --restart",
         )
     return BackendError(f"{text} must succeed, got {name}.", hint=_backend_hint(code))
 

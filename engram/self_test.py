@@ -137,5 +137,5 @@ def _mismatch(name: str, wanted: object, seen: object, where: str) -> TableMisma
 def _damaged(what: str, wanted: str, path: Path) -> TableFormatError:
     return TableFormatError(
         f"{what} must match {wanted}, got other bytes ({path}).",
-        hint="find all damaged blocks: sparkctl engram verify --full; then pack again: sparkctl engram pack",
+        hint="find the damage: sparkctl engram verify --full; pack it again: sparkctl engram pack --restart",
     )

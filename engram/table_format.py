@@ -257,5 +257,5 @@ def _expect(name: str, expected: int, seen: int, where: str) -> None:
 def _wrong(name: str, expected: str, seen: str, where: str) -> TableFormatError:
     return TableFormatError(
         f"{name} must be {expected}, got {seen} ({where}).",
-        hint="the file is damaged or was written by another version; pack it again: sparkctl engram pack",
+        hint="the file is damaged or of another version; pack again: sparkctl engram pack --restart",
     )

@@ -125,6 +125,11 @@ def _choose_files(request: VerifyRequest, manifest: Manifest) -> list[ManifestFi
             return files
     layer_ids = request.layer_ids or tuple(sorted({file.layer_id for file in manifest.files})) or (0,)
     tp = request.tp if request.tp is not None else _only_tp(request, manifest)
+    if request.rank is not None and request.rank >= tp:
+        raise TableMismatchError(
+            f"--rank must be below --tp {tp}, got {request.rank} ({request.directory}).",
+            hint="ranks count from 0",
+        )
     ranks = range(tp) if request.rank is None else (request.rank,)
     found = []
     for layer_id in layer_ids:

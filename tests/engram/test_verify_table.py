@@ -175,6 +175,11 @@ def test_missing_file(tables: Path) -> None:
         verify(tables)
 
 
+def test_rank_beyond_the_split(packed: Path) -> None:
+    with pytest.raises(TableMismatchError, match="--rank must be below --tp 2, got 2"):
+        verify(packed, tp=2, rank=2)
+
+
 def _reseal(tables: Path) -> None:
     """A manifest that agrees with the damaged file: only the checkpoint can tell."""
     manifest = read_manifest(tables)
