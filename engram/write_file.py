@@ -5,8 +5,12 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Temp + fsync + rename + fsync of the folder. Raises OSError."""
-    temp = path.with_name(f".{path.name}.{os.getpid()}.temp")
+    """Temp + fsync + rename + fsync of the folder. Raises OSError.
+
+    One writer at a time (packing holds its lock). The temp's name is fixed, so that the next write replaces
+    what a killed one left.
+    """
+    temp = path.with_name(f".{path.name}.temp")
     try:
         with temp.open("wb") as file:
             file.write(content)
