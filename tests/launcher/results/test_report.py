@@ -50,7 +50,7 @@ def test_figures_are_those_of_the_summary(run: Path) -> None:
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[2:5] == ["2", "0", "1"], "requests, failed, discarded"
     assert cells[6] == "10.2 (10.1 - 10.2)" and cells[9] == "492.6 / 494.6 / 495.0"
-    assert cells[11:] == ["1.00", "10.10", "-", "0.750"]
+    assert cells[11:] == ["1.00", "10.10", "-", "- / 0.750"]
 
 
 def test_rows_of_other_protocols_are_not_shown(run: Path) -> None:
