@@ -12,6 +12,8 @@ from launcher.errors import PreflightRefused
 
 # The format's own limit.
 MAX_HEADER_BYTES = 100_000_000
+# No tensor has more, and the product of more or larger numbers would be too long to print.
+MAX_DIMENSIONS, MAX_COUNT = 64, 1 << 63
 _LFS_PREFIX = b"version https://git-lfs"
 
 DTYPE_BITS = {
@@ -97,7 +99,7 @@ def _read_entry(path: Path, name: str, entry: object) -> tuple[int, int, Tensor]
     if not isinstance(entry, dict):
         raise _wrong(path, f"an object for {name}", repr(entry)[:60])
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-    if dtype not in DTYPE_BITS:
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise _wrong(path, f"a known dtype for {name}", repr(dtype)[:60])
     if not _are_counts(shape) or not _are_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _wrong(path, f"a shape and two offsets for {name}", f"{shape!r:.60}, {offsets!r:.60}")
@@ -110,7 +112,9 @@ def _read_entry(path: Path, name: str, entry: object) -> tuple[int, int, Tensor]
 
 
 def _are_counts(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+    if not isinstance(value, list) or len(value) > MAX_DIMENSIONS:
+        return False
+    return all(type(item) is int and 0 <= item < MAX_COUNT for item in value)
 
 
 def _no_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
