@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.node.answer import Refused, answer
 from launcher.node.weights_list import make_manifest
-from launcher.node.weights_manifest import partial_path, place, sync_directory
+from launcher.node.weights_manifest import partial_path, place, stamp_of, sync_directory
 from launcher.node.weights_prepare import directory_lock, make_directory
 from launcher.node.weights_report import Report
 from launcher.node.weights_scan import check, scan
@@ -64,7 +64,7 @@ def _bring(origin: Path, directory: Path, found: dict[str, Any]) -> None:
     with Report("copy", needed) as report:
         for name in to_copy:
             try:
-                _copy(origin / name, directory, name, report)
+                _copy(origin / name, directory, name, found[name], report)
             except OSError as error:
                 raise Refused(f"{directory} must take {name}, got: {error.strerror}.") from error
 
@@ -84,7 +84,8 @@ def _link(path: Path, directory: Path, name: str) -> bool:
     return True
 
 
-def _copy(path: Path, directory: Path, name: str, report: Report) -> None:
+def _copy(path: Path, directory: Path, name: str, scanned: os.stat_result, report: Report) -> None:
+    """Half of an old file and half of a new one, where something writes meanwhile, never gets the name."""
     temp = partial_path(directory, name)
     with path.open("rb", buffering=0) as source, temp.open("wb", buffering=0) as target:
         while count := os.sendfile(target.fileno(), source.fileno(), None, COPY_BYTES):
@@ -92,5 +93,13 @@ def _copy(path: Path, directory: Path, name: str, report: Report) -> None:
         os.fsync(target.fileno())
         for fd in (source.fileno(), target.fileno()):
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        both = (os.fstat(source.fileno()), path.stat())
+        copied = os.fstat(target.fileno()).st_size
+    if copied != scanned.st_size or any(stamp_of(status) != stamp_of(scanned) for status in both):
+        temp.unlink()
+        raise Refused(
+            f"{name} must stay as it is while it is copied, got a change ({path}).",
+            "wait until whatever writes it has ended, then repeat",
+        )
     temp.replace(directory / name)
     sync_directory((directory / name).parent)

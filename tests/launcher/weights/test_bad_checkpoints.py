@@ -11,7 +11,10 @@ import pytest
 
 from launcher.errors import SparkctlError
 from launcher.local_remote import LocalRemote
+from launcher.node.answer import Refused
+from launcher.node.weights_adopt import _copy
 from launcher.node.weights_manifest import MANIFEST_NAME
+from launcher.node.weights_report import Report
 from launcher.remote import RemoteResult, RemoteStream
 from launcher.topology import Node
 from launcher.weights.fetch import adopt
@@ -129,6 +132,29 @@ def test_a_snapshot_of_links_becomes_hard_links(tmp_path: Path) -> None:
     assert (tmp_path / "m" / FIRST).stat().st_ino == (real / FIRST).stat().st_ino
     assert not (tmp_path / "m" / FIRST).is_symlink()
     assert json.loads((tmp_path / "m" / MANIFEST_NAME).read_bytes())["complete"] is True
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_file_that_changes_under_the_copy_gets_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cut: bool
+) -> None:
+    """Half of an old and half of a new file would have the right size and a hash of its own."""
+    origin, target = write_checkpoint(tmp_path / "source"), tmp_path / "m"
+    target.mkdir()
+    path = origin / FIRST
+    scanned, send = path.stat(), os.sendfile
+
+    def change(*arguments: int | None) -> int:
+        if path.stat().st_mtime_ns == scanned.st_mtime_ns:
+            with path.open("r+b") as file:
+                file.truncate(scanned.st_size - 1 if is_cut else None)
+            os.utime(path, ns=(0, scanned.st_mtime_ns + 1))
+        return send(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "sendfile", change)
+    with pytest.raises(Refused, match="must stay as it is while it is copied"):
+        _copy(path, target, FIRST, scanned, Report("copy", scanned.st_size))
+    assert list(target.iterdir()) == []
 
 
 def test_files_of_another_checkpoint_are_in_the_way(tmp_path: Path) -> None:
