@@ -16,6 +16,7 @@ from launcher.doctor import (
 )
 from launcher.doctor.case import Case
 from launcher.doctor.check import Check
+from launcher.doctor.evidence import is_told
 from launcher.doctor.finding import Finding, Problem
 
 GROUPS: dict[str, tuple[Check, ...]] = {
@@ -56,14 +57,17 @@ def _findings(case: Case, item: Check) -> Iterator[Finding]:
         yield _finding(item, problem)
     nodes = _unseen(case, item)
     if nodes:
-        yield Finding(
-            level="not checked",
-            check=item.id,
-            node=", ".join(nodes),
-            evidence=UNSEEN.get(item.part, f"no {item.part} facts of these nodes"),
-        )
-    elif not problems:
+        yield _not_checked(item, nodes, UNSEEN.get(item.part, f"no {item.part} facts of these nodes"))
+    named = {*nodes, *(problem.node for problem in problems)}
+    silent = [name for name in case.reports if name not in named and not is_told(item.id, case.reports[name])]
+    if silent:
+        yield _not_checked(item, silent, "what this check looks at could not be read on these nodes")
+    if not nodes and not silent and not problems:
         yield Finding(level="ok", check=item.id, node="all", evidence=item.means)
+
+
+def _not_checked(item: Check, nodes: list[str], evidence: str) -> Finding:
+    return Finding(level="not checked", check=item.id, node=", ".join(nodes), evidence=evidence)
 
 
 def _finding(item: Check, problem: Problem) -> Finding:

@@ -3,7 +3,7 @@ crash."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from tests.launcher.doctor.clusters import (
     tree_of,
     with_clock,
 )
+from tests.launcher.doctor.spark_tree import HOME, SparkTree
 from tests.launcher.make_facts import all_facts
 
 
@@ -105,6 +106,34 @@ def test_checks_without_facts_are_not_called_ok() -> None:
     assert {level for name, level in levels.items() if name in {item.id for item in CHECKS}} == {
         "not checked"
     }
+
+
+@pytest.mark.parametrize(
+    ("alter", "checks"),
+    [
+        (lambda tree: tree.remove("/proc/meminfo"), {"cma", "memory", "page-cache", "swap"}),
+        (lambda tree: tree.remove(f"{HOME}/models/m"), {"checkpoint", "same-model"}),
+        (lambda tree: tree.tool("ibv_devinfo", "", status=1), {"mtu"}),
+        (
+            lambda tree: tree.remove("/usr/bin/journalctl"),  # there is no dmesg either
+            {"xid", "aer", "out-of-memory", "gpu-memory-log", "nic-firmware", "cable-log", "disk-log"},
+        ),
+        (
+            lambda tree: tree.tool("nvidia-smi", "no", status=6),
+            {"gpu-busy", "gpu-clock", "same-clocks", "throttle"},
+        ),
+    ],
+    ids=["meminfo", "no checkpoint", "ibv_devinfo", "kernel log", "nvidia-smi"],
+)
+def test_what_could_not_be_read_is_not_called_ok(
+    alter: Callable[[SparkTree], object], checks: set[str], tmp_path: Path
+) -> None:
+    well = {item.check for item in examine(case_of("pair")) if item.level == "ok"}
+    assert checks <= well
+    case = ill_case("pair", tmp_path, lambda tree: (alter(tree), None)[1])
+    found = {item.check for item in examine(case) if item.level == "not checked" and item.node == "spark-b"}
+    assert checks <= found
+    assert checks.isdisjoint(item.check for item in examine(case) if item.level == "ok")
 
 
 @pytest.mark.parametrize("part", PARTS)
