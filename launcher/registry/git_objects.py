@@ -10,6 +10,9 @@ from pathlib import Path
 from launcher.registry.errors import RegistryRefused
 from launcher.registry.run_git import MAX_ANSWER_BYTES, git
 
+# Twice what 20 000 files with names of 150 characters need (check_tree.py counts them).
+MAX_LISTING_BYTES = 8 << 20
+
 _ENTRY = re.compile(
     rb"(?P<mode>\d{6}) (?P<kind>\w+) (?P<id>[0-9a-f]{40,64}) +(?P<size>\d+|-)\t(?P<path>.*)", re.S
 )
@@ -28,7 +31,10 @@ class TreeFile:
 
 def list_files(repository: Path, commit: str) -> tuple[TreeFile, ...]:
     """Every name of the commit, folders written out."""
-    listing = git(["ls-tree", "-r", "-z", "-l", "--full-tree", commit], repository=repository)
+    listing = git(
+        ["ls-tree", "-r", "-z", "-l", "--full-tree", commit],
+        repository=repository, max_answer_bytes=MAX_LISTING_BYTES,
+    )  # fmt: skip
     files = []
     for line in listing.split(b"\0")[:-1]:
         match = _ENTRY.fullmatch(line)

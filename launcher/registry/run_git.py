@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.errors import UsageError
+from launcher.registry.bounded_talk import SaysTooMuch, talk
 from launcher.registry.errors import RegistryRefused, RegistryUnreachable
 from launcher.registry.reference import shown
 
@@ -55,6 +56,7 @@ _KEPT = (
 def git(
     words: Sequence[str], *, repository: Path | None = None, stdin: bytes = b"", protocol: str = "none",
     environment: dict[str, str] | None = None, timeout_s: float = TIMEOUT_S, is_push: bool = False,
+    max_answer_bytes: int = MAX_ANSWER_BYTES,
 ) -> bytes:  # fmt: skip
     """stdout. `protocol`: the only one that git may speak. Raises RegistryRefused past a limit, otherwise
     RegistryUnreachable with git's own last line.
@@ -68,7 +70,12 @@ def git(
         cwd=repository or "/", preexec_fn=_limit, start_new_session=True,
     )  # fmt: skip
     try:
-        out, err = process.communicate(stdin, timeout=timeout_s)
+        out, err = talk(process, stdin, timeout_s=timeout_s, max_bytes=max_answer_bytes)
+    except SaysTooMuch:
+        raise RegistryRefused(
+            f"a registry must give git {words[0]} at most {max_answer_bytes >> 20} MiB to say, it gave more.",
+            hint="tell its owner to keep only recipes in it; nothing of it was kept",
+        ) from None
     except subprocess.TimeoutExpired:
         raise RegistryUnreachable(
             f"git {words[0]} must end within {timeout_s:.0f} s, it did not.",
@@ -76,7 +83,7 @@ def git(
         ) from None
     finally:
         _end(process)
-    if process.returncode == 0 and len(out) <= MAX_ANSWER_BYTES:
+    if process.returncode == 0:
         return out
     raise _failure(words[0], process.returncode, err.decode("utf-8", "replace"), is_push=is_push)
 

@@ -140,6 +140,16 @@ def test_more_than_a_registry_may_have_is_not_downloaded(
     assert "must have at most 1 MiB, got more" in refusal(author)
 
 
+def test_trees_that_hold_one_another_list_files_without_end(author: Author) -> None:
+    tree = author.raw_tree([("100644", b"file", author.blob(b"x"))])
+    for _ in range(10):
+        tree = author.raw_tree([("40000", b"%d" % number, tree) for number in range(10)])
+    author.publish(registry_files(GOOD), [("40000", b"bomb", tree)])
+    started = time.monotonic()
+    assert "must give git ls-tree at most 8 MiB" in refusal(author)
+    assert time.monotonic() - started < 20
+
+
 def test_huge_index(author: Author) -> None:
     author.publish({**registry_files(GOOD), "index.yaml": b"# " + b"x" * (4 << 20)})
     assert "'index.yaml' must have at most 4194304 bytes" in refusal(author)
