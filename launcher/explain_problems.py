@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +48,10 @@ class ProblemLine:
     message: str
     where: str
     hint: str = ""
+
+
+# int() takes at most 4300 digits, and a hint that long helps nobody.
+SHORT_NUMBER = re.compile("[0-9]{1,18}")
 
 
 def config_error(file: str, lines: Sequence[ProblemLine]) -> ConfigError:
@@ -130,7 +135,7 @@ def _value_hint(kind: str, context: Mapping[str, typing.Any], seen: object, orig
         return f"write it in quotes: {before}{json.dumps(origin.raw or str(seen))}"
     if kind == "bool_type" and isinstance(seen, str) and seen.lower() in ("yes", "on", "no", "off"):
         return f"write {before}{'true' if seen.lower() in ('yes', 'on') else 'false'}"
-    if kind in ("int_type", "float_type") and isinstance(seen, str) and seen.strip().isdigit():
+    if kind in ("int_type", "float_type") and isinstance(seen, str) and SHORT_NUMBER.fullmatch(seen.strip()):
         return f"write it as a plain number: {before}{int(seen)}"
     if kind in ("model_type", "model_attributes_type", "dict_type") and seen is None:
         return "indent keys below it, or remove the line"

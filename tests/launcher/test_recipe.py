@@ -451,3 +451,11 @@ def _has_mixed(*maps: Any) -> bool:
         if len(kinds) > 1 or (kinds == {True} and _has_mixed(*values)):
             return True
     return False
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "\u00b2"])
+def test_a_number_that_int_does_not_take_is_one_clear_error(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"schema_version: 1\nname: mine\nextends: local\nparallelism:\n  nodes: '{number}'\n")
+    with pytest.raises(ConfigError, match="nodes"):
+        load_recipe(str(path))
