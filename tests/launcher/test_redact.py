@@ -233,3 +233,9 @@ def test_the_file_runs_alone_with_the_standard_library_only(tmp_path: Path) -> N
         check=False,
     )
     assert (done.stdout.strip(), done.stderr) == ("***", "")
+
+
+def test_a_lone_surrogate_goes_through() -> None:
+    """YAML can write one; half a pair is no reason to fail, nor to let the secret pass."""
+    masked = Masker([SECRET]).mask(f"\ud800 {SECRET} \udc80")
+    assert masked.startswith("\ud800 ") and masked.endswith(" \udc80") and SECRET not in masked
