@@ -269,6 +269,17 @@ def main() -> None:
     waves = sorted({layout.wave for layout in layouts})
     for wave in waves:
         run_wave(options, [item for item in layouts if item.wave == wave], results, wave == waves[-1])
+    failed = [layout.name for layout in layouts if not is_equal(results.get(layout.name, {}))]
+    if failed:
+        sys.exit(
+            f"every layout must answer as TP 1 does, got others from: {', '.join(failed)} ({options.out})"
+        )
+
+
+def is_equal(result: dict[str, Any]) -> bool:
+    """Answered at all, and with the greedy tokens of TP 1 (which has nothing to be compared with)."""
+    against = result.get("against_tp1", {"equal": 0, "prompts": 0})
+    return "answers" in result and "error" not in result and against["equal"] == against["prompts"]
 
 
 if __name__ == "__main__":
