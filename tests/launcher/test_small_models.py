@@ -12,7 +12,7 @@ from launcher.choose_inputs import Inputs, choose_inputs
 from launcher.errors import ConfigError
 from launcher.small_models import make_what_is_missing
 
-pytest.importorskip("tokenizers")
+pytest.importorskip("tokenizers", reason="needs tokenizers, which come with the engine: make up installs it")
 
 
 @pytest.fixture

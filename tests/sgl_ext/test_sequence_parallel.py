@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs PyTorch, which comes with the engine: make up installs it")
 
 from sgl_ext.errors import SettingError  # noqa: E402
 from sgl_ext.sequence_parallel import RowShare, SharedState, read_sequence_parallel  # noqa: E402

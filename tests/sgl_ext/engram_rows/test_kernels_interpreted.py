@@ -2,8 +2,8 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
+torch = pytest.importorskip("torch", reason="needs PyTorch, which comes with the engine: make up installs it")
+pytest.importorskip("triton", reason="needs Triton, which comes with the engine: make up installs it")
 
 from sgl_ext.engram.dequantise import dequantise  # noqa: E402
 from sgl_ext.engram.payload import PayloadLayout  # noqa: E402

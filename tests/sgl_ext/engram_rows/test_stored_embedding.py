@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs PyTorch, which comes with the engine: make up installs it")
 pytest.importorskip("sglang")
 
 from safetensors import safe_open  # noqa: E402

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs PyTorch, which comes with the engine: make up installs it")
 
 from sgl_ext.errors import ExpertBackendError, SettingError  # noqa: E402
 from sgl_ext.experts.boot_choice import choose_for_model, rank_shape, wanted_backend  # noqa: E402

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+pytest.importorskip("torch", reason="needs PyTorch, which comes with the engine: make up installs it")
 
 import torch
 

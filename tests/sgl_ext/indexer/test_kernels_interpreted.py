@@ -2,8 +2,8 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
+torch = pytest.importorskip("torch", reason="needs PyTorch, which comes with the engine: make up installs it")
+pytest.importorskip("triton", reason="needs Triton, which comes with the engine: make up installs it")
 
 from sgl_ext.indexer.reference import block_maxima, select_highest  # noqa: E402
 from tests.sgl_ext.run_interpreted import run_interpreted  # noqa: E402
