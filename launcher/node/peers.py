@@ -48,7 +48,7 @@ class Peers:
         self._lock = threading.Lock()
         self._links: dict[str, socket.socket] = {}
         self._heard_s: dict[str, float] = {}
-        self._strangers = threading.Semaphore(MAX_STRANGERS)
+        self._strangers: list[socket.socket] = []  # oldest first
         self._closing = threading.Event()
         if is_head and num_workers:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -117,45 +117,65 @@ class Peers:
                 continue
             except OSError:
                 return
-            if self._strangers.acquire(blocking=False):
-                self._spawn(self._serve, link)
-            else:
-                link.close()
+            self._make_room()
+            with self._lock:
+                self._strangers.append(link)
+            self._spawn(self._serve, link)
+
+    def _make_room(self) -> None:
+        """A worker says hello at once, so of many strangers the one that waits longest is sent away."""
+        with self._lock:
+            oldest = self._strangers.pop(0) if len(self._strangers) >= MAX_STRANGERS else None
+        if oldest:
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, link: socket.socket) -> None:
         """A stranger that does not know the token is sent away; nothing it does can end the run."""
         with link:
             lines = _Lines(link, HELLO_TIMEOUT_S)
             hello = next(lines, {})
-            self._strangers.release()
+            with self._lock:
+                if link in self._strangers:
+                    self._strangers.remove(link)
             token, name = str(hello.get("token", "")).encode(), hello.get("hello")
             if hmac.compare_digest(token, self._token.encode()) and isinstance(name, str):
+                with suppress(OSError):  # tell the worker that it is in; an error shows on reading
+                    link.sendall(b"{}\n")
                 self._add(name, link)
                 self._follow(name, lines)
 
     # Worker --------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
+        """Try until the head answers the hello: one that is flooded by strangers may send us away too."""
         deadline = time.monotonic() + self._meeting_s
         while not self._closing.is_set():
-            try:
-                link = socket.create_connection(self._address, timeout=2.0)
-                break
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    text = f"the head's {self._where} was not reached: {error}"
-                    self.events.put(("silent", "head", {"what": text}))
-                    return
-                time.sleep(0.2)
-        else:
-            return
+            why = self._meet_and_follow()
+            if not why:
+                return
+            if time.monotonic() > deadline:
+                text = f"the head's {self._where} was not reached: {why}"
+                self.events.put(("silent", "head", {"what": text}))
+                return
+            self._closing.wait(0.2)
+
+    def _meet_and_follow(self) -> str:
+        """Returns why the head was not met, or "" once it was met and its link has ended."""
+        try:
+            link = socket.create_connection(self._address, timeout=2.0)
+        except OSError as error:
+            return str(error)
         with link:
-            # The hello goes first: once the link is known, the beat may write to it. An error shows on
-            # reading.
-            with suppress(OSError):
-                link.sendall(json.dumps({"hello": self._node, "token": self._token}).encode() + b"\n")
+            lines = _Lines(link, self._timeout_s)
+            hello = json.dumps({"hello": self._node, "token": self._token}).encode() + b"\n"
+            with suppress(OSError):  # an error shows on reading
+                link.sendall(hello)
+            if next(lines, None) is None:
+                return f"it did not answer our hello: {lines.end}"
             self._add("head", link)
-            self._follow("head", _Lines(link, self._timeout_s))
+            self._follow("head", lines)
+        return ""
 
     # Both ----------------------------------------------------------------------------------------------
 

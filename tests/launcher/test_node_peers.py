@@ -172,6 +172,17 @@ def test_strangers_that_say_nothing_do_not_keep_the_worker_out(head: Peers, port
         link.close()
 
 
+def test_a_worker_that_is_sent_away_comes_again(port: int) -> None:
+    with socket.create_server(("127.0.0.1", port)) as busy:
+        worker = make("node-1", port)
+        link, _ = busy.accept()
+        link.close()
+    assert_no_event(worker, 0.2)  # neither joined nor ended
+    head = make("node-0", port, head=True)
+    assert next_event(worker)[:2] == ("joined", "head")
+    assert next_event(head)[:2] == ("joined", "node-1")
+
+
 def test_half_open_a_peer_that_falls_silent(head: Peers, port: int) -> None:
     with stranger(port) as link:
         send_hello(link, hello="node-1", token=TOKEN)
