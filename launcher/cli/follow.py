@@ -22,12 +22,12 @@ def follow_cluster(
     ended.
     """
     plan = record.plan
-    progress.step("following; Ctrl-C detaches and leaves the cluster running")
     with watching(plan) as watch:
-        watch.open(remotes, from_log_end=True)
         silence = SilenceWatch(watch, progress)
         frozen: set[str] = set()
-        try:
+        try:  # before it is offered: a Ctrl-C right after that line detaches
+            progress.step("following; Ctrl-C detaches and leaves the cluster running")
+            watch.open(remotes, from_log_end=True)
             while True:
                 watch.pump(PUMP_S)
                 frozen = _tell_frozen(watch.view, frozen, progress)
