@@ -68,7 +68,7 @@ def test_one_two_and_three_nodes_give_the_same_text(local: Sparkctl) -> None:
         if num_nodes == 3:
             check_second_up(local, port)
         down = local.run("down")
-        assert down.exit_code == 0 and down.seconds < 12, down.output
+        assert down.exit_code == 0 and down.seconds < 30, down.output
         assert_nothing_left(local.home, shared_memory, [port, port + 1, port + 2])
         again = local.run("down")
         assert again.exit_code == 0 and "nothing was running" in again.stdout, again.output

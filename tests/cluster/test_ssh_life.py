@@ -37,7 +37,7 @@ def test_the_life_of_a_run(cluster: SshCluster) -> None:
     check_a_full_disk_ends_nothing(cluster, key)
     check_a_lost_supervisor(cluster, run_id)
     down = cluster.sparkctl.run("down")
-    assert down.exit_code == 0 and down.seconds < 12, down.output
+    assert down.exit_code == 0 and down.seconds < 30, down.output
     cluster.assert_nothing_left()
     assert not key_path(cluster, run_id).exists()
 

@@ -111,7 +111,7 @@ def test_an_engine_that_ignores_sigterm(run: NodeRun) -> None:
     run.start("ignore-term").wait_for_rank()
     started = time.monotonic()
     assert run.stop()["left"] == []
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 9
     assert_nothing_left(run)
 
 
@@ -141,7 +141,7 @@ def test_a_killed_supervisor_takes_its_engine_along(run: NodeRun) -> None:
     run.start().wait_for_rank()
     state = run.state
     os.kill(state["supervisor_pid"], signal.SIGKILL)
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 10
     while state["engine_pid"] in pids_of(str(run.state_path)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert state["engine_pid"] not in pids_of(str(run.state_path))
@@ -159,7 +159,7 @@ def test_a_frozen_supervisor_is_ended_all_the_same(run: NodeRun) -> None:
     assert run.describe()["status"] == "frozen"
     started = time.monotonic()
     assert run.stop()["left"] == []
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 9
     assert pids_of(str(run.state_path)) == set()
 
 

@@ -320,7 +320,7 @@ def test_close_does_not_wait_for_a_connection_being_opened(hosts: NetnsHosts) ->
     time.sleep(0.3)
     started = time.monotonic()
     remote.close()
-    assert time.monotonic() - started < 0.2
+    assert time.monotonic() - started < 2
     for pid in server:
         os.kill(pid, signal.SIGCONT)
     thread.join()
