@@ -28,7 +28,7 @@ from launcher.results.records import RequestRecord
 
 REVISIONS = {
     "sparkctl-1": "1: own prompts, EOS respected",
-    "sparkctl-1-forced": "1: own prompts, forced length",
+    "sparkctl-1-forced": "2: own prompts, forced length, no min_tokens",
     "sparkdash": sparkdash.REVISION,
     "lil": lil.REVISION,
 }

@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Collection
 
 from launcher.bench.errors import BenchInvalid
+from launcher.bench.send import CUT
 from launcher.bench.wave import Wave
 from launcher.results.records import RequestRecord
 
@@ -73,9 +74,13 @@ def repeated_unit(text: str) -> tuple[str, int] | None:
 def refuse_bad_output(wave: Wave, records: list[RequestRecord], allow: Collection[str]) -> list[str]:
     """Raises BenchInvalid; returns notes on what `allow` let pass."""
     short = {ask.name for ask in wave.asks if ask.may_be_short}
+    forced = {ask.name for ask in wave.asks if ask.body.get("ignore_eos")}
     notes = []
     for record in records:
-        found = output_problem(record, may_be_short=record.request_id.rsplit("-", 1)[-1] in short)
+        name = record.request_id.rsplit("-", 1)[-1]
+        if name in forced:
+            _refuse_another_length(wave, record)
+        found = output_problem(record, may_be_short=name in short)
         if found is None:
             continue
         kind, seen = found
@@ -88,3 +93,13 @@ def refuse_bad_output(wave: Wave, records: list[RequestRecord], allow: Collectio
             hint=f"look at it in requests.jsonl; a model that means nothing: --allow {kind}",
         )
     return notes
+
+
+def _refuse_another_length(wave: Wave, record: RequestRecord) -> None:
+    """A server that does not know `ignore_eos` measures answers of its own length."""
+    if record.error is None and record.finish_reason != CUT and record.completion_tokens != record.max_tokens:
+        raise BenchInvalid(
+            f"{wave.name} must be answered with {record.max_tokens} tokens (--force-length), got"
+            f" {record.completion_tokens} (request {record.request_id})",
+            hint="this server does not heed ignore_eos, or its context ended: measure without --force-length",
+        )

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.bench.output_checks import output_problem, repeated_unit
+from launcher.bench.errors import BenchInvalid
+from launcher.bench.output_checks import output_problem, refuse_bad_output, repeated_unit
+from launcher.bench.send import CUT
+from launcher.bench.wave import Ask, Wave
 from launcher.results.records import RequestRecord, text_sha256
 
 
@@ -48,3 +51,12 @@ def test_text_is_text(text: str) -> None:
 def test_a_loop_is_found_with_its_unit() -> None:
     found = repeated_unit("It began well. " + "tick tock " * 50)
     assert found is not None and found[1] >= 6
+
+
+def test_an_answer_of_another_length_than_forced_is_refused() -> None:
+    wave = Wave(suite="decode", case="prose", concurrency=1, round=1,
+                asks=(Ask(name="1", body={"max_tokens": 64, "ignore_eos": True}),))  # fmt: skip
+    whole, early = record("The pilot counted.", 64), record("The pilot counted.", 50)
+    assert refuse_bad_output(wave, [whole, early.model_copy(update={"finish_reason": CUT})], ()) == []
+    with pytest.raises(BenchInvalid, match=r"must be answered with 64 tokens \(--force-length\), got 50"):
+        refuse_bad_output(wave, [whole, early], ())
