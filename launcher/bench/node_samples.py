@@ -133,7 +133,10 @@ def _describe(node: NodePlan, alias: str, report: NodeReport) -> NodeDescription
     return NodeDescription(
         node=alias,
         ranks=node.ranks,
+        architecture=host.cpu.architecture if host else None,
         kernel=host.kernel if host else None,
+        cpu=host.cpu.model if host else None,
+        num_cpus=host.cpu.count if host else None,
         memory_total_bytes=host.memory.MemTotal if host else None,
         gpu=gpus[0].name if gpus else None,
         num_gpus=len(gpus) if gpus else None,

@@ -41,6 +41,14 @@ class KernelLog(Facts):
     earlyoom: tuple[str, ...]
 
 
+class CpuFacts(Facts):
+    """`model`: the names of its cores; `count`: of cores that the kernel runs on."""
+
+    architecture: str | None
+    model: str | None
+    count: int | None
+
+
 class HostFacts(Facts):
     """Limits as the kernel prints them: a number of bytes or files, or `unlimited`."""
 
@@ -50,6 +58,7 @@ class HostFacts(Facts):
     driver_loaded: str | None
     driver_installed: str | None
     next_kernel: NextKernel | None
+    cpu: CpuFacts
     memory: Memory
     swapped_in_pages: int | None
     swappiness: int | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from launcher.node.facts_cpu import cpu_facts
 from launcher.node.facts_kernel_log import kernel_log_facts
 from launcher.node.probe_root import ProbeRoot
 
@@ -45,6 +46,7 @@ def host_facts(root: ProbeRoot) -> dict[str, Any]:
         "driver_loaded": root.text("/sys/module/nvidia/version"),
         "driver_installed": _driver_installed(root),
         "next_kernel": _next_kernel(root),
+        "cpu": cpu_facts(root),
         "memory": _memory(root),
         "swapped_in_pages": _vmstat(root, "pswpin"),
         "swappiness": root.number("/proc/sys/vm/swappiness"),
