@@ -56,7 +56,7 @@ def prepare(server: Server, gpus: str) -> Server:
 def matrix(options: argparse.Namespace) -> None:
     """Each server is asked one prompt at a time, so that batches are the same everywhere."""
     pairs: list[tuple[Server, Server]] = []
-    port = iter(range(31000, 40000, 37))
+    port = iter(range(options.first_port, options.first_port + 3000, 37))
     for spec_idx, spec in enumerate(options.spec):
         gpus = ",".join(options.gpus) if options.tp > 1 else options.gpus[spec_idx % len(options.gpus)]
         for graph in options.graph:
@@ -196,7 +196,7 @@ def compare_repeats(control: Server, ordered: Server, result: dict[str, Any]) ->
 # ---- timing ------------------------------------------------------------------------------------------------
 def timing(options: argparse.Namespace) -> None:
     """All engines resident, one asked at a time."""
-    port = iter(range(31000, 40000, 37))
+    port = iter(range(options.first_port, options.first_port + 3000, 37))
     groups: dict[str, tuple[Server, ...]] = {}
     plan = {"plain": ("stock", "ours", "ram"), "dspark": ("stock", "ours", "ram", *options.more_sides)}
     for spec in options.spec:
@@ -244,7 +244,7 @@ def timing(options: argparse.Namespace) -> None:
 def starts(options: argparse.Namespace) -> None:
     """Start to first answer in turn, GPU memory before and after; last, a file cut off while serving."""
     result: dict[str, Any] = {"starts": []}
-    port = iter(range(31000, 40000, 37))
+    port = iter(range(options.first_port, options.first_port + 3000, 37))
     last = None
     try:
         for repeat in range(options.repeats):
@@ -317,6 +317,7 @@ def main() -> None:
     parser.add_argument("what", choices=("matrix", "timing", "starts"))
     add_arguments(parser)
     parser.add_argument("--gpus", nargs="+", default=["0"])
+    parser.add_argument("--first-port", type=int, default=31000, help="another where two of these run at once")
     parser.add_argument(
         "--control", action="store_true", help="also SGLang without gpu_repeatable, to see it"
     )
