@@ -122,7 +122,9 @@ def refuse(findings: Iterable[Finding], progress: Progress, *, skip: tuple[str, 
     refusals = []
     for finding in findings:
         progress.finding(finding)
-        if finding.level == "refuse" and finding.check not in skip:
+        if finding.level == "refuse" and finding.check in skip:
+            progress.step(f"going on by --skip {finding.check}: {finding.node}: {finding.message}")
+        elif finding.level == "refuse":
             refusals.append(finding)
     if refusals:
         first, more = refusals[0], refusals[1:]

@@ -95,8 +95,10 @@ def _show(result: DoctorResult, skipped: tuple[str, ...]) -> None:
 
 def finding_lines(findings: Sequence[Finding], skipped: tuple[str, ...]) -> list[str]:
     """The worst first; what is the same on several nodes is said once, with each node's own evidence."""
+    from launcher.doctor.finding import merge_not_checked
+
     groups: dict[tuple[str, ...], list[Finding]] = {}
-    for item in sorted(findings, key=lambda item: ORDER.index(item.level)):
+    for item in sorted(merge_not_checked(findings), key=lambda item: ORDER.index(item.level)):
         groups.setdefault(_group_key(item), []).append(item)
     return [line for members in groups.values() for line in _group_lines(members, skipped)]
 
@@ -110,8 +112,8 @@ def _group_key(item: Finding) -> tuple[str, ...]:
 def _group_lines(members: list[Finding], skipped: tuple[str, ...]) -> list[str]:
     first = members[0]
     if first.level == "not checked":
-        names = ", ".join(dict.fromkeys(item.check for item in members))
-        return [f"{first.level}: {names}: {first.node}: {first.evidence}"]
+        fix = f" -> {first.fix}" if first.fix else ""
+        return [f"{first.level}: {first.check}: {first.node}: {first.evidence}{fix}"]
     if first.level == "ok":
         where = "" if first.node == "all" else f"{first.node}: "
         return [f"{first.level:7} {first.check}: {where}{first.evidence}"]

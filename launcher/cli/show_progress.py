@@ -33,7 +33,8 @@ class LiveProgress:
     def finding(self, finding: Finding) -> None:
         title = {"warn": "warning", "not checked": f"not checked: {finding.check}"}.get(finding.level)
         if title:
-            typer.echo(f"{title}: {finding.node}: {finding.message}\n  -> {finding.hint}", err=True)
+            hint = f"\n  -> {finding.hint}" if finding.hint else ""
+            typer.echo(f"{title}: {finding.node}: {finding.message}{hint}", err=True)
 
     def failure(self, error: SparkctlError) -> None:
         """Tell it at once; what is ended after it may take seconds."""

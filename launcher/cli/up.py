@@ -75,7 +75,7 @@ def up(
     from launcher.cli.show_run import show_ready
     from launcher.connect import SshOptions, connect_all
     from launcher.doctor.check_names import known_checks
-    from launcher.doctor.run_doctor import quick_findings
+    from launcher.doctor.run_doctor import collective_before_launch, quick_findings
     from launcher.errors import Interrupted
     from launcher.launch_cluster import Stopwatch, check, launch, refuse
     from launcher.plan import plan_from_json
@@ -110,6 +110,9 @@ def up(
         refuse(quick_findings(made, inputs, facts, remotes, clock=time.time), progress, skip=skipped)
         refuse(lock_findings(made, remotes), progress, skip=skipped)
         stopwatch.lap("doctor_s")
+        probed = collective_before_launch(made, remotes, skip=skipped, tell=progress.step)
+        refuse(probed, progress, skip=skipped)
+        stopwatch.lap("collective_s")
         result = launch(made, remotes, records, progress, stopwatch, skip=skipped)
         progress.close()
         try:

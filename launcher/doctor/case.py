@@ -37,8 +37,7 @@ class Case:
 
     @property
     def is_spread(self) -> bool:
-        """More than one node, on a network."""
-        return len(self.plan.nodes) > 1 and not any(node.node.fabric.is_loopback for node in self.plan.nodes)
+        return is_spread(self.plan)
 
     @property
     def layout(self) -> str | None:
@@ -79,6 +78,11 @@ class Case:
                 if end.split("/")[0] == node.name:
                     names.add(end.split("/")[1])
         return tuple(item for item in facts.interfaces if item.name in names and item.name != "lo")
+
+
+def is_spread(plan: LaunchPlan) -> bool:
+    """More than one node, on a network."""
+    return len(plan.nodes) > 1 and not any(node.node.fabric.is_loopback for node in plan.nodes)
 
 
 def is_link_local(address: str) -> bool:

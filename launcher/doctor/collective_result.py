@@ -14,8 +14,9 @@ SIZES_BYTES = (4, 4096, 65536, 1 << 20, 16 << 20, 256 << 20)
 # Wedged firmware
 # gave 13 Gb/s, a re-plugged port 22 Gb/s, TCP 17 Gb/s: all below 30.
 NCCL_REFUSE_GBPS, NCCL_WARN_GBPS = 30.0, 90.0
-# Gloo moves data over TCP and only prepares the start: below this even that takes minutes.
-GLOO_WARN_GBPS = 0.4
+# Gloo moves data over TCP. On GPUs it only prepares the start, on CPUs the engine's layers go over it: a
+# gigabit cable gives 0.9, and below 0.05 (a broken cable at 10 or 100 Mb/s, WiFi) minutes become hours.
+GLOO_REFUSE_GBPS, GLOO_WARN_GBPS = 0.05, 0.4
 NCCL_SMALL_S, GLOO_SMALL_S = 0.001, 0.02
 SMALL_BYTES = 65536
 
@@ -109,7 +110,7 @@ def _failure(result: CollectiveResult) -> Finding:
     reached = ", ".join(f"{rank.node} {_where(rank)}" for rank in result.ranks)
     timed_out = all((rank.end or {}).get("timed_out", False) for rank in result.ranks)
     what = f"nothing moved for {result.limit_s:.0f} s" if timed_out else first.last_words
-    fix = "the checks reach, cabling, gid and nccl-conf say more; NCCL_DEBUG=INFO in the recipe's environment"
+    fix = "sparkctl doctor: its checks reach, cabling, gid and nccl-conf say more"
     if first.stage in ("not started",):
         fix = "the engine's Python cannot import torch there: sparkctl install"
     return _finding(
@@ -167,18 +168,19 @@ def _figures(result: CollectiveResult) -> Iterable[Finding]:
             "look for a busy node or WiFi: checks reach and route",
         )
     speed = rows[-1]["busbw_gbps"]
-    warn_below = NCCL_WARN_GBPS if is_nccl else GLOO_WARN_GBPS
+    refuse_below, warn_below = (
+        (NCCL_REFUSE_GBPS, NCCL_WARN_GBPS) if is_nccl else (GLOO_REFUSE_GBPS, GLOO_WARN_GBPS)
+    )
     if speed < warn_below:
-        level = "refuse" if is_nccl and speed < NCCL_REFUSE_GBPS else "warn"
+        level = "refuse" if speed < refuse_below else "warn"
         yield _finding(
             level,
             "all",
             f"bus bandwidth at {int(rows[-1]['size_bytes']) >> 20} MiB must be over {warn_below:g} Gb/s, "
             f"got {speed:.2f}",
             "prefill waits for the network; wedged firmware and re-plugged cables look like that",
-            "checks link-speed, pcie-link and cable-log; reboot the nodes, else power "
-            "them off and unplug them "
-            "for a minute",
+            "sparkctl doctor: its checks link-speed, pcie-link, cable-log and route; reboot the nodes, else "
+            "power them off and unplug them for a minute",
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Level = Literal["ok", "warn", "refuse", "not checked"]
@@ -53,3 +54,18 @@ class Finding:
     def hint(self) -> str:
         """What `up` itself finds may end in a command to copy, and says all: no page after it."""
         return f"{self.fix} ({self.page})" if self.consequence else self.fix
+
+
+def merge_not_checked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Checks that could not look for one reason on the same nodes become one finding that names them all."""
+    merged: dict[tuple[str, str], Finding] = {}
+    found: list[Finding] = []
+    for item in findings:
+        if item.level != "not checked":
+            found.append(item)
+            continue
+        first = merged.setdefault((item.node, item.evidence), item)
+        if item.check not in first.check.split(", "):
+            names = f"{first.check}, {item.check}"
+            merged[item.node, item.evidence] = replace(first, check=names)
+    return (*found, *merged.values())

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from launcher.choose_inputs import Inputs
-from launcher.doctor.case import Case
+from launcher.doctor.case import Case, is_spread
 from launcher.doctor.collective_result import CHECK as COLLECTIVE
 from launcher.doctor.collective_result import CollectiveResult, collective_findings
 from launcher.doctor.examine import examine
-from launcher.doctor.finding import Finding
+from launcher.doctor.finding import Finding, merge_not_checked
 from launcher.doctor.gather_reports import gather_reports, parts_for, questions_for_plan, questions_for_recipe
 from launcher.doctor.memory_fit import memory_fit
 from launcher.doctor.node_report import NodeReport
@@ -76,7 +76,7 @@ def run_doctor(
         *memory_fit(case, recipe, known),
     ]
     seconds["checks_s"] = round(time.monotonic() - started_s, 3)
-    probed, more = _collective(plan, found, remotes, wanted=collective, skip=skip)
+    probed, more = _collective(plan, found, remotes, wanted=collective, skip=skip, tell=tell)
     if probed:
         seconds["collective_s"] = probed.seconds
     return DoctorResult(case=case, findings=(*found, *more), collective=probed, seconds=seconds)
@@ -97,7 +97,7 @@ def quick_findings(
 ) -> tuple[Finding, ...]:
     """What `up` asks before it starts: everything but the collective probe. `inputs` is None for a plan file.
 
-    Only what it has to say, and that memory was not counted.
+    What is wrong, and what could not be checked.
     """
     nodes = tuple(node.node for node in plan.nodes)
     parts = parts_for(plan.runtime, nodes)
@@ -106,10 +106,30 @@ def quick_findings(
     case = with_reach(Case(plan=plan, links=links, reports=reports), remotes)
     found = examine(case, skip_parts=frozenset(PARTS) - frozenset(parts))
     memory = memory_fit(case, inputs.recipe if inputs else None, facts)
-    return (
-        *(item for item in found if item.level in ("warn", "refuse")),
-        *(item for item in memory if item.level != "ok"),
-    )
+    return merge_not_checked(item for item in (*found, *memory) if item.level != "ok")
+
+
+def collective_before_launch(
+    plan: LaunchPlan, remotes: Mapping[str, Remote], *, skip: tuple[str, ...], tell: Tell
+) -> tuple[Finding, ...]:
+    """The collective probe as the last thing that `up` asks, when nothing else refuses.
+
+    Not between stand-ins for nodes on one machine: no link is between them, and they share its cores.
+    """
+    if len(plan.nodes) < 2:
+        return ()
+    if COLLECTIVE in skip:
+        tell(f"no all-reduces between the nodes: --skip {COLLECTIVE}")
+        return ()
+    if not is_spread(plan):
+        reason = "all nodes are this machine: there is no link to try"
+        return (Finding(level="not checked", check=COLLECTIVE, node="all", evidence=reason),)
+    result = send_collective(plan, remotes, tell=tell)
+    found = tuple(collective_findings(result))
+    for item in found:
+        if item.level == "ok":
+            tell(f"{item.evidence} ({result.seconds:.1f} s)")
+    return found
 
 
 def _told(reports: Mapping[str, NodeReport], facts: Mapping[str, Result[NodeFacts]]) -> dict[str, NodeReport]:
@@ -138,6 +158,7 @@ def _collective(
     *,
     wanted: bool,
     skip: tuple[str, ...],
+    tell: Tell,
 ) -> tuple[CollectiveResult | None, tuple[Finding, ...]]:
     if not wanted or len(plan.nodes) < 2 or COLLECTIVE in skip:
         return None, ()
@@ -145,5 +166,5 @@ def _collective(
     if refused:
         reason = f"not run, because these refuse: {', '.join(refused)}"
         return None, (Finding(level="not checked", check=COLLECTIVE, node="all", evidence=reason),)
-    result = send_collective(plan, remotes)
+    result = send_collective(plan, remotes, tell=tell)
     return result, tuple(collective_findings(result))

@@ -32,10 +32,23 @@ def main() -> None:
         world_size=settings["world_size"], timeout=timedelta(seconds=settings["timeout_s"]),
     )  # fmt: skip
     say(stage="joined", seconds=time.monotonic() - started)
-    for size_bytes in settings["sizes_bytes"]:
-        say(**measure(torch, dist, device, size_bytes, settings))
+    sizes = settings["sizes_bytes"]
+    for size_bytes, next_bytes in zip(sizes, [*sizes[1:], 0], strict=True):
+        row = measure(torch, dist, device, size_bytes, settings)
+        say(**row)
+        slowest_s = slowest(torch, dist, device, row["median_s"])
+        # Where bandwidth decides, time grows with the size: what will take long tells no more than this size.
+        if size_bytes >= 1 << 20 and slowest_s * next_bytes / size_bytes > settings["longest_s"]:
+            break
     say(stage="done", seconds=time.monotonic() - started)
     dist.destroy_process_group()
+
+
+def slowest(torch: Any, dist: Any, device: Any, seconds: float) -> float:
+    """The most seconds of any rank, so that all ranks decide alike."""
+    most = torch.tensor([seconds], dtype=torch.float32, device=device)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    return float(most)
 
 
 def measure(torch: Any, dist: Any, device: Any, size_bytes: int, settings: dict[str, Any]) -> dict[str, Any]:

@@ -95,6 +95,10 @@ class SshCluster:
     def inputs(self, num_nodes: int) -> tuple[str, ...]:
         return ("--recipe", self.recipe(num_nodes), "--topology", str(self.topology))
 
+    def unprobed(self, num_nodes: int) -> tuple[str, ...]:
+        """Without all-reduces before the start, which cost seconds: for tests of what comes after them."""
+        return (*self.inputs(num_nodes), "--skip", "collective")
+
     def assert_nothing_left(self, timeout_s: float = 20.0) -> None:
         """Every node as it was before: no process, no shared memory, no port. Seen from outside the nodes."""
         deadline = time.monotonic() + timeout_s

@@ -52,12 +52,12 @@ def failure(cluster: SshCluster, follower: Running, since_s: float, *parts: str)
 
 
 def test_a_killed_worker_and_replace(cluster: SshCluster) -> None:
-    first = cluster.sparkctl.follow(*cluster.inputs(2))
+    first = cluster.sparkctl.follow(*cluster.unprobed(2))
     os.kill(first.pid, signal.SIGINT)
     detached = first.wait(20)
     assert detached.exit_code == 0 and "detached" in detached.stderr, detached.output
     assert cluster.sparkctl.run("status").exit_code == 0  # Ctrl-C under --follow leaves it serving
-    follower = cluster.sparkctl.follow("--replace", *cluster.inputs(2))
+    follower = cluster.sparkctl.follow("--replace", *cluster.unprobed(2))
     old, new = cluster.sparkctl.run_ids()
     assert cluster.sparkctl.record(old)["status"] == "stopped"
     assert new in cluster.sparkctl.run("status").stdout
@@ -72,7 +72,7 @@ def test_a_killed_worker_and_replace(cluster: SshCluster) -> None:
 
 
 def test_a_killed_head(cluster: SshCluster) -> None:
-    follower = cluster.sparkctl.follow(*cluster.inputs(2))
+    follower = cluster.sparkctl.follow(*cluster.unprobed(2))
     started_s = time.monotonic()
     os.kill(find(cluster.hosts["node1"], "engine").pid, signal.SIGKILL)
     failure(cluster, follower, started_s, "node1: rank 0 failed", "killed by SIGKILL", "main process")
@@ -80,7 +80,7 @@ def test_a_killed_head(cluster: SshCluster) -> None:
 
 def test_a_frozen_worker(cluster: SshCluster) -> None:
     """Idle: warned, continued, forgotten. Busy: warned, then ended."""
-    follower = cluster.sparkctl.follow(*cluster.inputs(2))
+    follower = cluster.sparkctl.follow(*cluster.unprobed(2))
     scheduler = find(cluster.hosts["node2"], "scheduler")
     os.kill(scheduler.pid, signal.SIGSTOP)
     follower.wait_for("is stopped (SIGSTOP)", 5)
@@ -125,7 +125,7 @@ def stream_for_long(cluster: SshCluster) -> None:
 
 def test_a_frozen_idle_worker_without_a_launcher(cluster: SshCluster) -> None:
     """The nodes end the run by themselves, and status tells why."""
-    cluster.sparkctl.up(*cluster.inputs(2))
+    cluster.sparkctl.up(*cluster.unprobed(2))
     os.kill(find(cluster.hosts["node2"], "scheduler").pid, signal.SIGSTOP)
     for host in cluster.hosts.nodes:
         wait_until_empty(host, FREEZE_TIMEOUT_S + 8)
@@ -136,7 +136,7 @@ def test_a_frozen_idle_worker_without_a_launcher(cluster: SshCluster) -> None:
 
 def test_an_unplugged_node(cluster: SshCluster) -> None:
     """Both halves end by themselves: the one we see, and the one that nobody reaches."""
-    follower = cluster.sparkctl.follow(*cluster.inputs(2))
+    follower = cluster.sparkctl.follow(*cluster.unprobed(2))
     started_s = time.monotonic()
     cluster.hosts["node2"].unplug()
     follower.wait_for("error:", PEER_TIMEOUT_S + 15)

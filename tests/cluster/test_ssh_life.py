@@ -26,6 +26,7 @@ def test_the_life_of_a_run(cluster: SshCluster) -> None:
     mount_small_disk(cluster, "node2")
     follower = cluster.sparkctl.follow(*cluster.inputs(3))
     (run_id,) = cluster.sparkctl.run_ids()
+    check_links_were_tried(cluster, run_id, follower.stderr)
     key = read_key(cluster, run_id)
     check_key_is_needed(cluster, key)
     check_key_is_hidden(cluster, run_id, key)
@@ -47,6 +48,13 @@ def mount_small_disk(cluster: SshCluster, name: str) -> None:
     state_path(host).mkdir(parents=True, exist_ok=True)
     mounted = host.exec(["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(state_path(host))])
     assert mounted.returncode == 0, mounted.stderr
+
+
+def check_links_were_tried(cluster: SshCluster, run_id: str, told: str) -> None:
+    """All-reduces ran between the nodes before anything was started."""
+    tried, started = told.index("gloo all-reduce from 4 B to 256 MiB works"), told.index("starting 3 node(s)")
+    assert tried < started
+    assert cluster.sparkctl.record(run_id)["timings"]["collective_s"] > 0
 
 
 def key_path(cluster: SshCluster, run_id: str) -> Path:

@@ -29,7 +29,7 @@ def wait_for_kind(cluster: SshCluster, name: str, what: str, timeout_s: float = 
 
 
 def test_a_scheduler_that_is_killed_while_loading(cluster: SshCluster) -> None:
-    up = cluster.sparkctl.start("up", *cluster.inputs(2))
+    up = cluster.sparkctl.start("up", *cluster.unprobed(2))
     pid = wait_for_kind(cluster, "node2", "scheduler")
     time.sleep(1.0)
     started_s = time.monotonic()
@@ -48,7 +48,7 @@ def test_a_scheduler_that_is_killed_while_loading(cluster: SshCluster) -> None:
 
 def test_a_launcher_that_is_killed_while_loading(cluster: SshCluster) -> None:
     """The run goes on; a fresh process sees it load, and ends it."""
-    up = cluster.sparkctl.start("up", *cluster.inputs(2))
+    up = cluster.sparkctl.start("up", *cluster.unprobed(2))
     up.wait_for("importing the engine", 60)
     up.kill()
     time.sleep(1.5)
@@ -62,7 +62,7 @@ def test_a_launcher_that_is_killed_while_loading(cluster: SshCluster) -> None:
 
 
 def test_down_from_another_terminal_while_loading(cluster: SshCluster) -> None:
-    up = cluster.sparkctl.start("up", *cluster.inputs(2))
+    up = cluster.sparkctl.start("up", *cluster.unprobed(2))
     wait_for_kind(cluster, "node2", "engine")
     assert cluster.sparkctl.run("down").exit_code == 0
     done = up.wait(20)
@@ -72,7 +72,7 @@ def test_down_from_another_terminal_while_loading(cluster: SshCluster) -> None:
 
 def test_two_ups_at_once(cluster: SshCluster) -> None:
     """Exactly one wins; the other is refused and leaves nothing. Then Ctrl-C ends the winner's launch."""
-    both = [cluster.sparkctl.start("up", *cluster.inputs(2)) for _ in range(2)]
+    both = [cluster.sparkctl.start("up", *cluster.unprobed(2)) for _ in range(2)]
     deadline = time.monotonic() + 60
     while not (losers := [up for up in both if "error:" in up.stderr]) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -97,9 +97,30 @@ def interrupt(process: Running) -> None:
 def test_ctrl_c_at_any_moment_of_the_start(cluster: SshCluster) -> None:
     """Also while a node is just being started: nothing may stay behind."""
     for delay_s in (0.4, 0.8, 1.1, 1.4, 1.8):
-        up = cluster.sparkctl.start("up", *cluster.inputs(2))
+        up = cluster.sparkctl.start("up", *cluster.unprobed(2))
         time.sleep(delay_s)
         interrupt(up)
         done = up.wait(30)
         assert done.exit_code == 130 and "Traceback" not in done.output, done.output
         cluster.assert_nothing_left()
+
+
+def test_ctrl_c_during_the_all_reduces(cluster: SshCluster) -> None:
+    """The ranks of the probe end with it, and no run was recorded."""
+    up = cluster.sparkctl.start("up", *cluster.inputs(2))
+    up.wait_for("all-reduces between 2 nodes", 60)
+    wait_for_rank_of_probe(cluster)
+    interrupt(up)
+    done = up.wait(30)
+    assert done.exit_code == 130 and "Traceback" not in done.output, done.output
+    cluster.assert_nothing_left()
+
+
+def wait_for_rank_of_probe(cluster: SshCluster) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        argvs = [process.argv for host in cluster.hosts.nodes for process in host.processes()]
+        if any("torch.distributed" in " ".join(argv) for argv in argvs):
+            return
+        time.sleep(0.02)
+    raise AssertionError("no rank of the probe was started")

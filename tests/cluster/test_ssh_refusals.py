@@ -69,6 +69,21 @@ def test_an_occupied_api_port(cluster: SshCluster) -> None:
     assert_one_clear_error(done, "node1", str(API_PORT), "must be free", "ss -ltnp", exit_code=5)
 
 
+def test_a_slow_link(cluster: SshCluster) -> None:
+    """Everything answers, and the all-reduces between the nodes crawl: known before any weight is loaded."""
+    node2 = cluster.hosts["node2"]
+    slow_down = "tc qdisc replace dev fabric0 root tbf rate 20mbit burst 32kb latency 400ms"
+    assert node2.exec(["sh", "-c", slow_down]).returncode == 0
+    try:
+        done = cluster.sparkctl.run("up", *cluster.inputs(3))
+    finally:
+        node2.exec(["tc", "qdisc", "del", "dev", "fabric0", "root"])
+    assert_one_clear_error(done, "bus bandwidth at", "must be over", "collective", exit_code=5)
+    assert "all ranks have met" in done.stderr
+    assert "starting 3 node(s)" not in done.stderr
+    cluster.assert_nothing_left()
+
+
 def test_a_full_disk(cluster: SshCluster) -> None:
     node2 = cluster.hosts["node2"]
     mount_state(cluster, "node2", "16m")
