@@ -39,6 +39,8 @@ class SshRemote:
         self._connect_lock = threading.Lock()
         self._link: SshLink | None = None
         self._num_closes = 0
+        self._num_failures = 0
+        self._last_failure: Exception | None = None
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> RemoteResult:
         """See Remote.run. `timeout_s` counts from the start of the command, not of the connection."""
@@ -78,7 +80,11 @@ class SshRemote:
             link.close()
 
     def _connect(self) -> SshLink:
+        num_failures = self._num_failures
         with self._connect_lock:
+            # Who waited while another thread tried has its answer: a silent node costs one time-out, not two.
+            if self._last_failure is not None and self._num_failures > num_failures:
+                raise self._last_failure
             link = self._link
             if link is not None and link.alive:
                 return link
@@ -86,7 +92,13 @@ class SshRemote:
                 link.close()
                 self._link = None  # stays so when connecting fails
             num_closes = self._num_closes
-            link = open_link(resolve_target(self._target))
+            try:
+                link = open_link(resolve_target(self._target))
+            except Exception as error:
+                self._num_failures += 1
+                self._last_failure = error
+                raise
+            self._last_failure = None
             if self._num_closes != num_closes:
                 link.close()
                 raise ConnectionLost(

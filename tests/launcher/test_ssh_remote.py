@@ -329,6 +329,37 @@ def test_close_does_not_wait_for_a_connection_being_opened(hosts: NetnsHosts) ->
     remote.close()
 
 
+def test_threads_that_wait_for_one_connection_share_its_failure() -> None:
+    """A silent node costs its time-out once, not once a question."""
+    caught: list[BaseException] = []
+    waits = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        target = SshTarget(node="n", host="127.0.0.1", port=server.getsockname()[1], connect_timeout_s=30.0)
+
+        def ask() -> None:
+            waits.set()
+            with pytest.raises(NodeUnreachable) as failure:
+                remote.run(["true"])
+            caught.append(failure.value)
+
+        with remote_to(target) as remote:
+            first = threading.Thread(target=ask)
+            first.start()
+            connection, _ = server.accept()
+            waits.clear()
+            second = threading.Thread(target=ask)
+            second.start()
+            waits.wait()
+            time.sleep(0.5)  # it has only to come to the lock
+            connection.close()
+            first.join()
+            second.join()
+            server.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                server.accept()
+    assert len(caught) == 2 and caught[0] is caught[1]
+
+
 # Host keys
 
 
