@@ -21,7 +21,7 @@ MAX_LOCAL_NODES = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """`how` says in words what was chosen and why, for the first line of output. `is_embedded`: the nodes are
-    stand-ins on this machine.
+    stand-ins on this machine. `values`: the recipe before --port and --no-api-key, which change no figure.
     """
 
     recipe: Recipe
@@ -29,6 +29,7 @@ class Inputs:
     how: str
     is_embedded: bool = False
     lock: LockPlan | None = None
+    values: Recipe | None = None
 
 
 def default_topology_path() -> Path:
@@ -73,16 +74,17 @@ def choose_inputs(
         topology=read,
         how=f"recipe {chosen.name} on topology {path}",
         lock=lock,
+        values=chosen,
     )
 
 
 def _lock_of(name: str | None, recipe: Recipe | None) -> LockPlan | None:
-    """Before an option of the command line changes the recipe."""
+    """Before an option of the command line changes the recipe. A lock is of the whole file, every profile."""
     if name is None or recipe is None:
         return None
     from launcher.registry.find_lock import locked_plan
 
-    return locked_plan(name, recipe)
+    return locked_plan(name, recipe, load_recipe(name)[0])
 
 
 def _embedded(chosen: Recipe | None, nodes: int | None, port: int | None) -> Inputs:
@@ -97,7 +99,9 @@ def _embedded(chosen: Recipe | None, nodes: int | None, port: int | None) -> Inp
     recipe = with_nodes(recipe, count)
     how = f"the embedded default: {count} node(s) on this machine, real SGLang on CPU (recipe {recipe.name})"
     topology = on_this_engine(local_topology(count))
-    return Inputs(recipe=with_port(recipe, port), topology=topology, how=how, is_embedded=True)
+    return Inputs(
+        recipe=with_port(recipe, port), topology=topology, how=how, is_embedded=True, values=recipe
+    )
 
 
 def with_nodes(recipe: Recipe, count: int) -> Recipe:

@@ -105,11 +105,12 @@ def require_facts(results: Mapping[str, Result[NodeFacts]]) -> dict[str, NodeFac
 
 def prepare(recipe: Recipe, topology: Topology, remotes: Mapping[str, Remote], *, run_id: str,
             tell: Callable[[str], None] = lambda text: None,
-            lock: LockPlan | None = None) -> tuple[LaunchPlan, Facts]:  # fmt: skip
+            lock: LockPlan | None = None,
+            values: Recipe | None = None) -> tuple[LaunchPlan, Facts]:  # fmt: skip
     """Facts of all nodes and the plan made from them. Starts nothing."""
     check_fit(recipe, topology)
     facts = require_facts(gather_facts(remotes, probes_for_recipe(recipe, topology, run_id=run_id), tell))
-    return make_plan(recipe, topology, facts, run_id=run_id, lock=lock), facts
+    return make_plan(recipe, topology, facts, run_id=run_id, lock=lock, values=values), facts
 
 
 def check(plan: LaunchPlan, facts: Facts, progress: Progress, *, skip: tuple[str, ...]) -> None:

@@ -80,6 +80,7 @@ def make_plan(
     *,
     run_id: str,
     lock: LockPlan | None = None,
+    values: Recipe | None = None,
 ) -> LaunchPlan:
     """Raises ConfigError when recipe and topology do not fit, PreflightRefused when a node's fabric cannot
     be resolved.
@@ -137,6 +138,7 @@ def make_plan(
             for rank, node in enumerate(topology.nodes)
         ),
         lock=lock,
+        values=values,
     )
 
 

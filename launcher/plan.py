@@ -12,6 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from launcher.errors import ConfigError
 from launcher.plan_rules import plan_problem
+from launcher.recipe import Recipe
 from launcher.topology import Node
 
 SCHEMA_VERSION = 1
@@ -99,8 +100,8 @@ class NodePlan:
 class LockPlan:
     """The recipe's lock: how recipe and launcher differ from it, and what every node must have.
 
-    `versions`: package -> version, `content`: package -> hash over its sources, `files`: of the model, with
-    their sha256.
+    `file`: absolute, as `bench` keeps a copy of it. `versions`: package -> version, `content`: package ->
+    hash over its sources, `files`: of the model, with their sha256.
     """
 
     __pydantic_config__ = STRICT
@@ -118,6 +119,7 @@ class LaunchPlan:
     """`not_supported`: settings of the recipe that this version cannot carry out; `up` refuses them.
 
     `profile`: of the recipe. `deployment`: the id that groups and their router share; each of them is a run.
+    `values`: the whole recipe, so that a result can say what ran after its file has changed; without --port.
     """
 
     __pydantic_config__ = STRICT
@@ -137,6 +139,7 @@ class LaunchPlan:
     lock: LockPlan | None = None
     profile: str | None = None
     deployment: str | None = None
+    values: Recipe | None = None
 
     @property
     def head(self) -> NodePlan:
@@ -151,7 +154,7 @@ _ADAPTER = TypeAdapter(LaunchPlan)
 
 def plan_to_json(plan: LaunchPlan) -> str:
     value = _ADAPTER.dump_python(plan, mode="json")
-    for name in ("lock", "profile", "deployment"):
+    for name in ("lock", "profile", "deployment", "values"):
         if value[name] is None:
             del value[name]  # most recipes have none
     return json.dumps(value, indent=2, sort_keys=True) + "\n"

@@ -18,8 +18,9 @@ from typing import Any
 
 from launcher.errors import ConfigError, NoSuchRun, UsageError
 from launcher.node.run_dir import write_file
-from launcher.plan import LaunchPlan, NodePlan, plan_from_json, plan_to_json
+from launcher.plan import LaunchPlan, LockPlan, NodePlan, plan_from_json, plan_to_json
 from launcher.plan_rules import is_run_id
+from launcher.preflight import LOCK_CHECK
 
 KEEP_RECORDS = 50
 STATUSES = ("starting", "ready", "failed", "stopped")
@@ -39,6 +40,11 @@ class RunRecord:
     @property
     def run_id(self) -> str:
         return self.plan.run_id
+
+
+def lock_in_effect(record: RunRecord) -> LockPlan | None:
+    """The lock that the nodes were compared with; None when `up` was told not to."""
+    return None if LOCK_CHECK in record.skipped_checks else record.plan.lock
 
 
 def _place(node: NodePlan) -> tuple[str, str, str]:

@@ -9,16 +9,15 @@ from typing import Any
 
 from launcher.bench.corpus import read_corpus
 from launcher.bench.endpoint import Endpoint, ServerFacts
+from launcher.bench.keep_lock import keep_lock
 from launcher.bench.node_samples import MeasuredNodes
 from launcher.bench.protocols import lil, sparkdash
 from launcher.bench.run_folder import RunFolder
 from launcher.bench.settings import BenchSettings
-from launcher.errors import ConfigError
 from launcher.plan import LaunchPlan
 from launcher.results.manifest import (
     CPU_TOLERANCE,
     PromptSet,
-    Resolved,
     RunFacts,
     Tolerance,
     Versions,
@@ -38,12 +37,17 @@ def describe_run(
     folder: RunFolder, endpoint: Endpoint, facts: ServerFacts, nodes: MeasuredNodes,
     records: Sequence[RequestRecord], notes: Sequence[str], *, revision: str = "", ended_unix: float,
 ) -> RunFacts:  # fmt: skip
+    """Puts the lock, too, into the run's directory."""
+    lock = keep_lock(endpoint.record, folder.path)
     settings = folder.settings
     plan = endpoint.record.plan if endpoint.record else None
     label = settings.protocol_label
-    recipe, problem = _recipe(plan)
+    values = plan.values if plan else None
+    recipe = resolve(values.name, values.model_dump(mode="json")) if values else None
     corpus = read_corpus()
-    said = [*notes, *([problem] if problem else [])]
+    said = [*notes, *lock.notes]
+    if plan is not None and recipe is None:
+        said.append("the run's plan, made by an earlier sparkctl, does not say the whole recipe")
     if any(suite in ("prefill", "mixed", "prefix", "needle") for suite in settings.suites):
         said.append(f"long prompts: passages of this Python's standard library, sha256 {corpus.sha256}")
     return RunFacts(
@@ -59,7 +63,7 @@ def describe_run(
         served_model=endpoint.model,
         recipe=recipe,
         topology=None if plan is None else resolve("nodes of the run", _layout(plan)),
-        lock_sha256=plan.lock.sha256 if plan is not None and plan.lock is not None else None,
+        lock_sha256=lock.sha256,
         versions=Versions(
             sparkctl=version("sparkctl"), sglang=facts.version, python=_python_version(),
             torch=nodes.versions.get("torch"), flashinfer=nodes.versions.get("flashinfer-python"),
@@ -100,18 +104,6 @@ def prompt_sets(records: Sequence[RequestRecord]) -> tuple[PromptSet, ...]:
         PromptSet(suite=suite, case=case, sha256=tuple(hashes))
         for (suite, case), hashes in sorted(found.items())
     )
-
-
-def _recipe(plan: LaunchPlan | None) -> tuple[Resolved | None, str | None]:
-    if plan is None:
-        return None, None
-    from launcher.compose_recipe import load_recipe
-
-    try:
-        recipe, _ = load_recipe(plan.recipe, profile=plan.profile)
-    except ConfigError as error:
-        return None, f"the recipe of the run could not be read again: {error.message.splitlines()[0][:80]}"
-    return resolve(recipe.name, recipe.model_dump(mode="json")), None
 
 
 def _layout(plan: LaunchPlan) -> dict[str, Any]:

@@ -62,6 +62,7 @@ def plan(
             remotes,
             run_id=run_id or new_run_id(),
             lock=inputs.lock,
+            values=inputs.values,
         )
     text = plan_to_json(made)
     if output is not None:
@@ -79,13 +80,14 @@ def describe_plan(made: LaunchPlan) -> str:
     import shlex
 
     from launcher.doctor.engine_python import image_of
+    from launcher.read_yaml import show_path
 
     lines = [f"# run {made.run_id}, rendezvous {made.rendezvous}, API {made.api.url} on {made.head.name}"]
     if made.api.needs_key:
         lines.append("# the API key is generated at start and passed in a 0600 file (--config), not in argv")
     lines += [f"# up will refuse: {item} is not supported yet" for item in made.not_supported]
     if made.lock is not None:
-        lines.append(f"# locked by {made.lock.file}, sha256 {made.lock.sha256[:16]}")
+        lines.append(f"# locked by {show_path(Path(made.lock.file))}, sha256 {made.lock.sha256[:16]}")
         lines += [f"# up will refuse without --unlocked: {item}" for item in made.lock.differences]
     for node in made.nodes:
         where = "this machine" if node.node.connection == "local" else (node.node.ssh.host or node.name)

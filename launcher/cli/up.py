@@ -152,6 +152,7 @@ def _make_plan(
             run_id=new_run_id(),
             tell=progress.step,
             lock=source.lock,
+            values=source.values,
         )
     if replace and any(own.live_runs for own in facts.values()):
         end_earlier_runs(facts, remotes, progress)

@@ -24,23 +24,28 @@ class NodeContent:
     why: str = ""
 
 
-def plan_lock(recipe: Recipe, lock: RecipeLock, *, file: str, sha256: str, extension: str) -> LockPlan:
-    """What of the lock can be judged now, and what the nodes must have. `extension`: sparkctl's version."""
+def plan_lock(
+    recipe: Recipe, whole: Recipe, lock: RecipeLock, *, file: str, sha256: str, extension: str
+) -> LockPlan:
+    """What of the lock can be judged now, and what the nodes must have.
+
+    `whole`: the recipe without --profile, whose hash covers every profile. `extension`: sparkctl's version.
+    """
     packages = {name: item.version for name, item in lock.engine.packages.items()}
     return LockPlan(
         file=file,
         sha256=sha256,
-        differences=tuple(_differences(recipe, lock, extension)),
+        differences=tuple(_differences(recipe, whole, lock, extension)),
         versions=packages | {"sparkctl": lock.extension.version},
         content={**lock.engine.content, **lock.extension.content},
         files={name: item.sha256 for name, item in lock.model.files.items() if item.sha256},
     )
 
 
-def _differences(recipe: Recipe, lock: RecipeLock, extension: str) -> Iterator[str]:
+def _differences(recipe: Recipe, whole: Recipe, lock: RecipeLock, extension: str) -> Iterator[str]:
     engine, model = recipe.engine, recipe.model
     pairs = (
-        ("the recipe's sha256", lock.recipe.sha256[:16], recipe_sha256(recipe)[:16]),
+        ("the recipe's sha256", lock.recipe.sha256[:16], recipe_sha256(whole)[:16]),
         ("engine.runtime", lock.engine.runtime, engine.runtime),
         ("engine.sglang_version", lock.engine.sglang_version, engine.sglang_version),
         ("engine.image", lock.engine.image, engine.image),

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from launcher.find_recipe import is_path
 from launcher.plan import LockPlan
-from launcher.read_yaml import show_path
 from launcher.recipe import Recipe
 from launcher.registry.check_lock import plan_lock
 from launcher.registry.data_directory import data_directory
@@ -27,10 +26,13 @@ def lock_of(name: str) -> Path:
     return data_directory() / "locks" / f"{name}.lock.yaml"
 
 
-def locked_plan(name: str, recipe: Recipe) -> LockPlan | None:
-    """None without a lock. `recipe` as its file says, before any option of the command line."""
+def locked_plan(name: str, recipe: Recipe, whole: Recipe) -> LockPlan | None:
+    """None without a lock. `recipe` before any option of the command line but --profile; `whole`: without
+    that too, as it was locked."""
     path = lock_of(name)
     if not path.is_file():
         return None
     lock, sha256 = read_lock(path)
-    return plan_lock(recipe, lock, file=show_path(path), sha256=sha256, extension=version("sparkctl"))
+    return plan_lock(
+        recipe, whole, lock, file=str(path.absolute()), sha256=sha256, extension=version("sparkctl")
+    )

@@ -24,6 +24,7 @@ from launcher.results.records import RequestRecord, text_sha256
 from launcher.results.report import MARKDOWN, PAGE
 from launcher.results.run_directory import (
     ENGINE,
+    LOCK,
     NODES,
     PLOTS,
     REFERENCE,
@@ -69,10 +70,15 @@ def scrubbed_copy(run: VerifiedRun, scrubber: Scrubber, *, render: Render | None
         ):
             text = "".join(item.model_dump_json() + "\n" for item in items)
             (directory / name).write_text(text, encoding="utf-8")
+        facts = _scrub_facts(run.manifest, scrubber)
         for name in _other_files(run):
             text = read_small(run.directory, name).decode(errors="replace")
-            (directory / name).write_text(scrubber.scrub(text), encoding="utf-8")
-        facts = _scrub_facts(run.manifest, scrubber)
+            scrubbed = scrubber.scrub(text)
+            if name == LOCK and scrubbed != text:  # the manifest's hash is of the lock as it was
+                note = f"{LOCK} is left out of the published run: it holds a private value"
+                facts = facts.model_copy(update={"notes": (*facts.notes, note)})
+                continue
+            (directory / name).write_text(scrubbed, encoding="utf-8")
         manifest = finish_run(
             directory,
             facts,

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from launcher.errors import ConfigError, ResultWrong, UsageError
+from launcher.read_yaml import show_path
+from launcher.registry.find_lock import lock_of
 from launcher.results.manifest import Manifest, resolve
 from launcher.results.reproduce_run import same_recipe
+from launcher.results.run_directory import LOCK
 from launcher.results.verify_run import VerifiedRun
+from launcher.run_record import lock_in_effect
 
 if TYPE_CHECKING:
     from launcher.bench.endpoint import Endpoint
@@ -36,6 +40,7 @@ def run_again(
             f" results reproduce {first.directory} --against DIR",
         )
     refuse_other_inputs(first.manifest, endpoint)
+    refuse_another_lock(first, endpoint)
     directory = output or next_directory(first.directory)
     tell(f"the same again into {directory}")
     bench = Bench(
@@ -79,15 +84,44 @@ def refuse_other_inputs(manifest: Manifest, endpoint: Endpoint) -> None:
             f"the run must be repeated on a cluster of recipe {manifest.recipe.name}, got another endpoint",
             hint=f"sparkctl up --recipe {manifest.recipe.name}",
         )
-    from launcher.compose_recipe import load_recipe
-
-    recipe, _ = load_recipe(endpoint.record.plan.recipe, profile=endpoint.record.plan.profile)
+    plan = endpoint.record.plan
+    recipe = plan.values
+    if recipe is None:
+        raise ConfigError(
+            f"the cluster must be started by this version, got run {plan.run_id}, whose plan lacks the recipe",
+            hint=f"sparkctl down --run {plan.run_id}; sparkctl up --recipe {plan.recipe}",
+        )
     if not same_recipe(manifest.recipe, resolve(recipe.name, recipe.model_dump(mode="json"))):
         raise ConfigError(
             f"the cluster must run recipe {manifest.recipe.name} ({manifest.recipe.sha256[:12]}),"
-            f" got {recipe.name} with other values",
+            f" got {plan.recipe} with other values",
             hint="write the manifest's recipe.content to a file, and: sparkctl up --recipe FILE",
         )
+
+
+def refuse_another_lock(first: VerifiedRun, endpoint: Endpoint) -> None:
+    """What the cluster was started from must be the lock of the run, or, as there, none. Raises ConfigError."""
+    wanted, recipe, record = first.manifest.lock_sha256, first.manifest.recipe, endpoint.record
+    if recipe is None or record is None:
+        return
+    started = lock_in_effect(record)
+    seen = started.sha256 if started is not None else None
+    if wanted == seen:
+        return
+    planned = record.plan.lock
+    place = show_path(Path(planned.file) if planned is not None else lock_of(recipe.name))
+    restart = f"sparkctl down; sparkctl up --recipe {recipe.name}"
+    if wanted is None:
+        hint = f"that run had none: {restart} --unlocked"
+    elif (first.directory / LOCK).is_file():
+        hint = f"install -D -m 644 {first.directory / LOCK} {place}; {restart}"
+    else:
+        hint = f"ask who made the run for its lock, put it at {place}; then: {restart}"
+    raise ConfigError(
+        f"the cluster must be started from the lock of the run ({(wanted or 'none')[:12]}),"
+        f" got {(seen or 'none')[:12]}",
+        hint=hint,
+    )
 
 
 def next_directory(first: Path) -> Path:

@@ -19,6 +19,7 @@ ENGINE = "engine_metrics.jsonl"
 NODES = "node_samples.jsonl"
 SUMMARY = "summary.json"
 REFERENCE = "reference.json"
+LOCK = "lock.yaml"
 PLOTS = "plots"
 RAW_FILES = (REQUESTS, ENGINE, NODES)
 

@@ -17,6 +17,7 @@ from launcher.results.manifest import MANIFEST_NAME, Manifest, Resolved, json_sh
 from launcher.results.read_records import RunRecords, read_records
 from launcher.results.reference import ReferenceFile, ReferenceRow
 from launcher.results.run_directory import (
+    LOCK,
     RAW_FILES,
     REFERENCE,
     SUMMARY,
@@ -49,6 +50,7 @@ def verify_run(directory: Path) -> VerifiedRun:
     _verify_files(directory, manifest, found)
     records = read_records(directory)
     _verify_records(directory, manifest, records)
+    _verify_lock(directory, manifest)
     summary = summarize(records.requests, records.engine_samples, records.node_samples)
     if read_small(directory, SUMMARY) != summary_text(summary).encode():
         got = _first_difference(directory, summary)
@@ -77,6 +79,14 @@ def _verify_manifest(directory: Path) -> Manifest:
 def _verify_resolved(path: Path, what: str, resolved: Resolved | None) -> None:
     if resolved is not None and resolved.sha256 != json_sha256(resolved.content):
         raise ResultWrong(f"{path} {what}.sha256 must be the hash of its content, got another")
+
+
+def _verify_lock(directory: Path, manifest: Manifest) -> None:
+    """The copy of the lock, where the directory has one."""
+    kept = next((entry.sha256 for entry in manifest.files if entry.path == LOCK), None)
+    if kept is not None and kept != manifest.lock_sha256:
+        named = (manifest.lock_sha256 or "none")[:12]
+        raise ResultWrong(f"{directory / LOCK} must be the lock of the manifest ({named}), got {kept[:12]}")
 
 
 def _verify_files(directory: Path, manifest: Manifest, found: dict[str, FoundFile]) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from launcher.choose_inputs import choose_inputs, default_topology_path
+from launcher.compose_recipe import load_recipe
 from launcher.errors import ConfigError, SparkctlError, UsageError
 from launcher.make_plan import make_plan
+from launcher.plan import plan_from_json, plan_to_json
 from tests.launcher.make_facts import all_facts
 
 THREE = """
@@ -129,3 +131,20 @@ def test_a_missing_recipe_is_one_clear_error(name: str) -> None:
         choose_inputs(recipe=name, topology=None, nodes=None, port=None)
     assert caught.value.exit_code in (UsageError.exit_code, ConfigError.exit_code)
     assert caught.value.hint
+
+
+def test_the_plan_carries_the_recipe_as_it_is_without_options_of_the_command(tmp_path: Path) -> None:
+    """A result says what ran after the recipe's file has changed; another port is no other recipe."""
+    own = tmp_path / "mine.yaml"
+    own.write_text("schema_version: 1\nname: mine\nextends: local\nserver: {max_running_requests: 3}\n")
+    inputs = choose_inputs(recipe=str(own), topology=None, nodes=None, port=31234)
+    facts = all_facts(inputs.topology, inputs.recipe)
+    plan = make_plan(inputs.recipe, inputs.topology, facts, run_id="r", values=inputs.values)
+    own.unlink()
+    read = plan_from_json(plan_to_json(plan))
+    assert read == plan and read.values is not None
+    assert (read.api.port, read.values.server.port) == (31234, load_recipe("local")[0].server.port)
+    assert read.values.server.max_running_requests == 3
+    write_default()
+    remote = choose_inputs(recipe="v41-flash-3x", topology=None, nodes=None, port=31234)
+    assert remote.values == load_recipe("v41-flash-3x")[0] != remote.recipe

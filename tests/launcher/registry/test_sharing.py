@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -45,9 +46,9 @@ def test_pull_upgrade_and_rollback(author: Author) -> None:
     pulled = run("pull", "@team/small")
     assert Path(pulled["file"]).read_bytes() == ONE
     author.publish(registry_files({"small": {"1.0.0": ONE, "1.10.0": TWO}}))
-    assert run("registry", "update")[0]["added"] == ["small 1.10.0"]  # type: ignore[index]
+    assert run("registry", "update")[0]["added"] == ["small 1.10.0"]
     found = run("search", "SMALL", "qwen")
-    assert [(item["newest"], item["used"]) for item in found] == [("1.10.0", "1.0.0")]  # type: ignore[index]
+    assert [(item["newest"], item["used"]) for item in found] == [("1.10.0", "1.0.0")]
     change = [{"key": "server.max_running_requests", "old": None, "new": 2}]
     assert run("diff", "@team/small")["changes"] == change
     assert run("upgrade", "@team/small")["changes"] == change
@@ -108,7 +109,7 @@ def test_an_update_that_is_killed_keeps_the_old_copy(author: Author, home: Path)
     process.wait()
     now = load_registry("team")
     assert now == before or now.commit != before.commit  # killed before, or just after, it was named
-    assert run("search")[0]["newest"] in ("1.0.0", "1.1.0")  # type: ignore[index]
+    assert run("search")[0]["newest"] in ("1.0.0", "1.1.0")
     assert update_registry("team", 1.0).num_recipes == 1
     assert len(list(copies.glob("copy-*"))) <= 2
 
@@ -148,7 +149,7 @@ def test_push_begins_a_registry_then_adds_for_review(author: Author, tmp_path: P
         ({"surprise": 1}, "must be a known key"),
     ],
 )
-def test_push_refuses(author: Author, tmp_path: Path, changes: dict[str, object], said: str) -> None:
+def test_push_refuses(author: Author, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     mine = tmp_path / "small.yaml"
     mine.write_bytes(recipe_bytes(**changes))
     with pytest.raises(ConfigError, match=said) as caught:
@@ -181,6 +182,20 @@ def test_lock_is_carried_by_the_plan_and_refuses_what_differs(tmp_path: Path) ->
     found = [item for item in find_problems(plan, facts) if item.check == "recipe-lock"]
     assert len(found) == 1 and "the recipe's sha256 must be" in found[0].evidence
     assert "sparkctl up --unlocked" in found[0].fix
+
+
+def test_a_lock_holds_under_any_profile_and_covers_them_all(tmp_path: Path) -> None:
+    mine = tmp_path / "small.yaml"
+    batch = {"batch": {"server": {"max_running_requests": 2}}}
+    mine.write_bytes(recipe_bytes(profiles=batch))
+    run("lock", str(mine), "--checkpoint", str(checkpoint(tmp_path / "model")))
+    for profile in (None, "batch"):
+        inputs = choose_inputs(recipe=str(mine), topology=None, nodes=None, port=None, profile=profile)
+        assert inputs.lock is not None and inputs.lock.differences == ()
+        assert inputs.values is not None and inputs.values.profile == profile
+    mine.write_bytes(recipe_bytes(profiles={"batch": {"server": {"max_running_requests": 3}}}))
+    changed = choose_inputs(recipe=str(mine), topology=None, nodes=None, port=None)
+    assert changed.lock is not None and "the recipe's sha256 must be" in changed.lock.differences[0]
 
 
 def test_lock_names_what_a_node_has_otherwise(tmp_path: Path) -> None:
