@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -255,7 +256,7 @@ def test_index_that_names_a_file_that_is_not_there(author: Author) -> None:
         ({"name": "other"}, "must be named small"),
     ],
 )  # fmt: skip
-def test_what_no_shared_recipe_may_hold(author: Author, changes: dict[str, object], said: str) -> None:
+def test_what_no_shared_recipe_may_hold(author: Author, changes: dict[str, Any], said: str) -> None:
     message = pull_refusal(author, recipe_bytes(**changes))
     assert said in message
     assert "hf_aaaa" not in message and "sk-a1a1" not in message
