@@ -60,11 +60,19 @@ class CheckpointShape(Facts):
     tensor_bytes: dict[str, int]
 
 
+class Shard(Facts):
+    """`size_bytes` is None where the shard was left out, `sha256` where nobody hashed the file as it is."""
+
+    size_bytes: int | None
+    sha256: str | None
+
+
 class Checkpoint(Facts):
     """`left_out`: parts that `sparkctl weights push` did not bring here; `hashes` are of the whole."""
 
     path: str
     hashes: dict[str, str | None]
+    shards: dict[str, Shard]
     left_out: tuple[str, ...] = ()
     lfs_pointers: tuple[str, ...]
     empty: tuple[str, ...]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from launcher.doctor.case import Case, by_value, gib
 from launcher.doctor.check import Check, check, on_gpus
 from launcher.doctor.finding import Problem, refuse, warn
+from launcher.doctor.software_facts import Checkpoint
 from launcher.plan import NodePlan
 
 NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "fuse.sshfs", "9p", "ceph", "glusterfs", "lustre")
@@ -154,7 +155,8 @@ def _needed_parts(node: NodePlan) -> set[str]:
     "same-model",
     part="storage",
     covers="F5 F10 S-shard",
-    means="configuration, index and tokenizer of the model are the same on all nodes",
+    means="configuration, index, tokenizer and shards of the model are the same on all nodes, shards by "
+    "sha256 where sparkctl weights took it, else by size",
     why="ranks compute with different models: garbage, or a hang at the first collective",
     fix="sparkctl weights push from the node that is right",
 )
@@ -164,6 +166,28 @@ def same_model(case: Case) -> Iterable[Problem]:
         values = {node: (model.hashes.get(name) or "missing")[:12] for node, model in models.items()}
         if len(set(values.values())) > 1:
             yield refuse(list(values)[-1], f"{name} must be the same on all nodes, got {by_value(values)}")
+    differ = [item for name in _shard_names(models) if (item := _shard_values(models, name))]
+    if differ:
+        name, values = differ[0]
+        more = f" (and {len(differ) - 1} more)" if len(differ) > 1 else ""
+        yield refuse(list(values)[-1], f"{name} must be the same on all nodes, got {by_value(values)}{more}")
+
+
+def _shard_names(models: Mapping[str, Checkpoint]) -> list[str]:
+    return sorted({name for model in models.values() for name in model.shards})
+
+
+def _shard_values(models: Mapping[str, Checkpoint], name: str) -> tuple[str, dict[str, str]] | None:
+    """(shard, node -> what it has) where nodes differ. Shards that the check `checkpoint` refuses are not
+    compared, nor is one that is missing: its check is `model`."""
+    shards = {
+        node: model.shards[name]
+        for node, model in models.items()
+        if name in model.shards and name not in (*model.lfs_pointers, *model.empty)
+    }
+    hashes = {node: shard.sha256[:12] for node, shard in shards.items() if shard.sha256}
+    sizes = {node: f"{shard.size_bytes} bytes" for node, shard in shards.items() if shard.size_bytes}
+    return next(((name, values) for values in (sizes, hashes) if len(set(values.values())) > 1), None)
 
 
 CHECKS: tuple[Check, ...] = (disk, disk_answers, writable, network_disk, checkpoint, same_model)

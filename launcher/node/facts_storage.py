@@ -87,21 +87,21 @@ def _read_only_mounts(root: ProbeRoot) -> set[str]:
 
 
 def _model(root: ProbeRoot, model_path: str, models: str, home: str) -> dict[str, Any]:
-    """Hashes of the small files: two nodes with the same ones serve the same model, if its shards are
-    whole."""
+    """Hashes of the small files, and what is known of the shards without reading them."""
     path = (
         model_path.replace("~", home, 1) if model_path.startswith("~") else posixpath.join(models, model_path)
     )
     names = root.names(path)
     hashes = {name: _sha256(root, posixpath.join(path, name)) for name in IDENTITY_FILES if name in names}
-    left_out, whole_index = _left_out(root.path(path))
-    if whole_index:
+    manifest = _manifest(root.path(path))
+    if whole_index := _whole_index(root.path(path), manifest):
         hashes[INDEX_NAME] = whole_index
     weights = [name for name in names if name.endswith(".safetensors")]
     return {
         "path": path,
         "hashes": hashes,
-        "left_out": left_out,
+        "shards": _shards(root, path, weights, manifest),
+        "left_out": manifest.get("left_out", []),
         "lfs_pointers": [name for name in weights if _is_pointer(root, posixpath.join(path, name))],
         "empty": [name for name in weights if _size(root, posixpath.join(path, name)) == 0],
         "incomplete": [name for name in _all_names(root, path) if name.endswith(".incomplete")][:MAX_LISTED],
@@ -111,16 +111,36 @@ def _model(root: ProbeRoot, model_path: str, models: str, home: str) -> dict[str
     }
 
 
-def _left_out(directory: Path) -> tuple[Any, ...]:
-    """(parts that a push left out, sha256 of the index that it rewrote for that). The index here is known to
-    be that one as long as nobody changed it since."""
+def _manifest(directory: Path) -> dict[str, Any]:
     try:
-        manifest = read_manifest(directory) or {}
+        return read_manifest(directory) or {}
     except Refused:  # damaged: it vouches for nothing; `sparkctl weights verify` says so
-        return [], None
+        return {}
+
+
+def _whole_index(directory: Path, manifest: dict[str, Any]) -> str | None:
+    """sha256 of the index that a push rewrote, because it left parts out. The index here is known to be that
+    one as long as nobody changed it since."""
     entry = manifest.get("files", {}).get(INDEX_NAME)
     is_ours = entry is not None and is_verified(directory, INDEX_NAME, entry)
-    return manifest.get("left_out", []), manifest.get("whole", {}).get(INDEX_NAME) if is_ours else None
+    return manifest.get("whole", {}).get(INDEX_NAME) if is_ours else None
+
+
+def _shards(root: ProbeRoot, path: str, weights: list[str], manifest: dict[str, Any]) -> dict[str, Any]:
+    """Per shard its size, None where a push left it out, and its sha256 where `sparkctl weights` took it of
+    this very file."""
+    whole = manifest.get("whole", {})
+    shards = {
+        name: {"size_bytes": None, "sha256": whole[name]} for name in whole if name.endswith(".safetensors")
+    }
+    for name in weights:
+        entry = manifest.get("files", {}).get(name)
+        is_hashed = entry is not None and is_verified(root.path(path), name, entry)
+        shards[name] = {
+            "size_bytes": _size(root, posixpath.join(path, name)),
+            "sha256": entry["sha256"] if is_hashed else None,
+        }
+    return shards
 
 
 def _all_names(root: ProbeRoot, path: str) -> list[str]:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,19 @@ from typing import Any
 
 import pytest
 
-from tests.launcher.doctor.clusters import P0, P0_TWIN, P1, ill_case, problems, topology_for
+from launcher.doctor.node_report import NodeReport
+from launcher.node.weights_manifest import new_manifest, stamp_of, write_manifest
+from tests.launcher.doctor.clusters import (
+    P0,
+    P0_TWIN,
+    P1,
+    case_of,
+    ill_case,
+    problems,
+    report_of,
+    topology_for,
+    tree_of,
+)
 from tests.launcher.doctor.spark_tree import HOME, IDENTITY, LIMITS, SparkTree
 
 GIB_KB = 1 << 20
@@ -275,6 +288,7 @@ CASES = [
     Ill("S-disk-full", "checkpoint", "warn", _model(".cache/huggingface/download/abc.incomplete", ""), "abc.incomplete", "fetch", name="incomplete"),
     Ill("F55", "checkpoint", "refuse", _model(".sparkctl-weights.json", '{"schema_version": 1, "files": {}, "left_out": ["engram"]}'), "the engram shards must be there for this plan, they were left out", "--whole", name="left out"),
     Ill("F5 F10", "same-model", "refuse", _model("config.json", '{"model_type": "deepseek_v4", "lm_head_dtype": "fp8"}'), "config.json must be the same on all nodes", "weights push"),
+    Ill("S-shard", "same-model", "refuse", _model("model-00002-of-00002.safetensors", "w" * 2100), "model-00002-of-00002.safetensors must be the same on all nodes, got spark-a 2000 bytes, spark-b 2100 bytes", "weights push", name="other size"),
 ]  # fmt: skip
 
 
@@ -308,6 +322,49 @@ def test_one_ill_node_is_named(case: Ill, tmp_path: Path, monkeypatch: pytest.Mo
     ), mine
     assert all(item.consequence and item.page == f"docs/checks.md#{item.check}" for item in mine)
     assert {item.check for item in found} <= {case.check, *case.also}
+
+
+def hashed(tree: SparkTree) -> NodeReport:
+    """The node's report, once `sparkctl weights` has hashed its checkpoint."""
+    folder = tree.root / f"{HOME}/models/m".lstrip("/")
+    files = {
+        path.name: {
+            "size_bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "stamp": stamp_of(path.stat()),
+        }
+        for path in sorted(folder.glob("[!.]*"))
+    }
+    write_manifest(folder, new_manifest(files, origin={}, left_out=[]))
+    return report_of(tree)
+
+
+def test_shards_of_one_size_are_told_apart_by_their_hash(tmp_path: Path) -> None:
+    """S-shard: one bit of a shard differs. Where nobody hashed the file as it is, only sizes can be compared."""
+    well, ill = (tree_of("pair", name, tmp_path / name) for name in ("spark-a", "spark-b"))
+    same = case_of("pair", spark_a=hashed(well), spark_b=hashed(ill))
+    assert problems(same) == []
+    _model("model-00002-of-00002.safetensors", "w" * 1999 + "v")(ill)
+    since_hashed = case_of("pair", spark_a=hashed(well), spark_b=report_of(ill))
+    assert problems(since_hashed) == []
+    (found,) = problems(case_of("pair", spark_a=hashed(well), spark_b=hashed(ill)))
+    assert (found.check, found.level, found.node) == ("same-model", "refuse", "spark-b")
+    one, other = (hashlib.sha256(b"w" * 1999 + last).hexdigest()[:12] for last in (b"w", b"v"))
+    assert found.evidence == (
+        f"model-00002-of-00002.safetensors must be the same on all nodes, got spark-a {one}, spark-b {other}"
+    )
+
+
+def test_a_shard_that_was_left_out_is_compared_by_the_hash_of_its_source(tmp_path: Path) -> None:
+    well, ill = (tree_of("pair", name, tmp_path / name) for name in ("spark-a", "spark-b"))
+    shard = "model-00002-of-00002.safetensors"
+    ill.remove(f"{HOME}/models/m/{shard}")
+    whole = {shard: hashlib.sha256(b"v" * 2000).hexdigest()}
+    folder = ill.root / f"{HOME}/models/m".lstrip("/")
+    write_manifest(folder, new_manifest({}, origin={}, left_out=["draft"], whole=whole))
+    (found,) = problems(case_of("pair", spark_a=hashed(well), spark_b=report_of(ill)))
+    assert (found.check, found.node) == ("same-model", "spark-b")
+    assert whole[shard][:12] in found.evidence
 
 
 def test_many_reports_are_reproduced() -> None:
