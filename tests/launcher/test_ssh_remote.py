@@ -335,14 +335,14 @@ def test_threads_that_wait_for_one_connection_share_its_failure() -> None:
     waits = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         target = SshTarget(node="n", host="127.0.0.1", port=server.getsockname()[1], connect_timeout_s=30.0)
+        with remote_to(target) as silent:
 
-        def ask() -> None:
-            waits.set()
-            with pytest.raises(NodeUnreachable) as failure:
-                remote.run(["true"])
-            caught.append(failure.value)
+            def ask() -> None:
+                waits.set()
+                with pytest.raises(NodeUnreachable) as failure:
+                    silent.run(["true"])
+                caught.append(failure.value)
 
-        with remote_to(target) as remote:
             first = threading.Thread(target=ask)
             first.start()
             connection, _ = server.accept()
