@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -90,6 +93,25 @@ def test_a_blocked_port_of_the_run_is_named(hosts: NetnsHosts) -> None:
     assert {item.node for item in found} == {"node2", "node3"}
     assert all("of node1" in item.evidence and "no answer" in item.evidence for item in found)
     assert all("ufw" in item.fix for item in found)
+
+
+def test_a_port_that_something_else_holds_is_named(hosts: NetnsHosts) -> None:
+    """S-port: the API could not listen, which an engine tells after it has loaded everything."""
+    head = hosts["node1"]
+    port = netns_inputs(hosts).recipe.server.port
+    sh(head, f"nohup python3 -m http.server -b 127.0.0.1 {port} >/dev/null 2>&1 &")
+    while port not in head.listening_ports():
+        time.sleep(0.02)
+    try:
+        result = examine(hosts)
+    finally:
+        for process in head.processes():
+            if "http.server" in process.argv:
+                os.kill(process.pid, signal.SIGKILL)
+    (taken,) = (item for item in result.findings if item.check == "port")
+    assert (taken.node, taken.level) == ("node1", "refuse")
+    assert f"127.0.0.1:{port} must be free, it is in use" in taken.evidence
+    assert "ss -ltnp" in taken.fix
 
 
 def test_one_way_loss_is_told_apart(hosts: NetnsHosts) -> None:
