@@ -45,7 +45,8 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, action="append", default=[], help="recorded trace (JSON lines)")
     parser.add_argument("--table", type=Path, action="append", default=[], help="measured cost table")
     parser.add_argument("--batches", default="1,4,16")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=2, help="traces drawn of each recipe")
+    parser.add_argument("--first-seed", type=int, default=0, help="seeds from here on; 0 was used in tuning")
     parser.add_argument("--shape", choices=[shape.value for shape in VerifyShape], default="equal")
     parser.add_argument("--share", choices=[share.value for share in RegretShare], default="mean")
     parser.add_argument("--lag", type=int, default=0, help="steps planned before a result is known")
@@ -110,7 +111,7 @@ def _cases(
                 yield name, table, trace, batch, 0
             for recipe in [] if recorded else ALL_RECIPES:
                 if recipe.name.startswith(options.only) and recipe.num_requests >= batch:
-                    for seed in range(options.seeds):
+                    for seed in range(options.first_seed, options.first_seed + options.seeds):
                         yield name, table, draw_trace(recipe, seed), batch, seed
         if not recorded and "lure".startswith(options.only[:4]):
             for bait in (0, 8, 64):
