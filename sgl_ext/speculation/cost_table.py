@@ -16,7 +16,8 @@ _MAX_OVER_PLAIN = 32
 class CostTable:
     """verify_ns[b][w]: a target step of batches[b] requests that verifies w draft tokens each; w = 0 is the
     plain step. draft_ns[b]: drafting a block for that batch. A batch between two buckets costs what the
-    larger one costs, as in SGLang's padded graphs."""
+    larger one costs, as in SGLang's padded graphs. A larger batch may cost less: on an H200 a step of one
+    request took longer than one of eight (results/gpu-h200-2026-11-29-second)."""
 
     batches: tuple[int, ...]
     verify_ns: tuple[tuple[int, ...], ...]
@@ -82,12 +83,6 @@ def _check(table: CostTable) -> None:
             raise _wrong(f"verify_ns of batch {batch} must not fall with the width", row)
         if row[-1] > _MAX_OVER_PLAIN * row[0] or draft > _MAX_OVER_PLAIN * row[0]:
             raise _wrong(f"times of batch {batch} must be under {_MAX_OVER_PLAIN} plain steps", (*row, draft))
-    for width in range(table.block + 1):
-        column = [row[width] for row in table.verify_ns]
-        if column != sorted(column):
-            raise _wrong(f"verify_ns of width {width} must not fall with the batch", column)
-    if list(table.draft_ns) != sorted(table.draft_ns):
-        raise _wrong("draft_ns must not fall with the batch", table.draft_ns)
 
 
 def _wrong(expected: str, seen: object) -> CostTableError:

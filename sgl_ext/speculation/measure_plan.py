@@ -15,12 +15,14 @@ from sgl_ext.speculation.cost_table import CostTable
 
 DRAFT = -1  # width under which the draft alone is timed
 MIN_SAMPLES = 20
+_STEPS = 40  # of a pass; with three passes and four steps a sample (time_steps.py) 30 samples
 # A step with a prefill, a checkpoint or a clock change in it takes several times as long; the median of what
 # is left is what the controller can expect. Six deviations keep all of a normal distribution and drop those.
 _OUTLIER_DEVIATIONS = 6
 _MAX_OUTLIER_SHARE = 0.2
-# A wider step that measures a little faster is noise and is levelled; more than this is a wrong measurement.
-_MAX_STEP_BACK = 0.05
+# A wider step that measures faster is levelled, which only overstates what drafting costs: where the host is
+# the limit all widths cost the same, and the order is noise. Much more than noise is a wrong measurement.
+_MAX_STEP_BACK = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +51,7 @@ def plan_timings(
         if round_idx % 2:
             widths.reverse()
         for batch in batches:
-            timings += [
-                Timing(batch=batch, width=width, num_steps=MIN_SAMPLES, num_warmup=5) for width in widths
-            ]
+            timings += [Timing(batch=batch, width=width, num_steps=_STEPS, num_warmup=5) for width in widths]
     return tuple(timings)
 
 
@@ -96,17 +96,35 @@ def build_cost_table(
         draft.append(row[0][0])
         verify.append([median for median, _ in row[1:]])
         counts.append([count for _, count in row[1:]])
-    levelled = [_level(row, f"batch {batch}") for batch, row in zip(batches, verify, strict=True)]
-    for width in range(block + 1):
-        column = _level([row[width] for row in levelled], f"width {width}")
-        for idx, value in enumerate(column):
-            levelled[idx][width] = value
     table = CostTable(
         batches=tuple(batches),
-        verify_ns=tuple(tuple(row) for row in levelled),
-        draft_ns=tuple(_level(draft, "the draft")),
+        verify_ns=tuple(
+            tuple(_level(row, f"batch {batch}")) for batch, row in zip(batches, verify, strict=True)
+        ),
+        draft_ns=tuple(draft),
     )
     return table, counts
+
+
+def take_draft_apart(
+    steps_ns: Mapping[tuple[int, int], Sequence[int]], block: int
+) -> dict[tuple[int, int], list[int]]:
+    """Samples as build_cost_table wants them, from times of whole steps by (batch, width).
+
+    A step that drafts takes draft and verify, and one of width DRAFT drafts and verifies nothing: what it
+    takes beyond a plain step is the draft. Under overlap the parts are not what either takes alone; their sum
+    is.
+    """
+    samples = {}
+    for batch in sorted({batch for batch, _ in steps_ns}):
+        plain_ns, _ = robust_median(steps_ns[batch, 0], f"Batch {batch}, width 0")
+        draft = [max(0, time_ns - plain_ns) for time_ns in steps_ns[batch, DRAFT]]
+        draft_ns, _ = robust_median(draft, f"Batch {batch}, the draft")
+        samples[batch, DRAFT] = draft
+        samples[batch, 0] = list(steps_ns[batch, 0])
+        for width in range(1, block + 1):
+            samples[batch, width] = [max(1, time_ns - draft_ns) for time_ns in steps_ns[batch, width]]
+    return samples
 
 
 def _level(times_ns: Sequence[int], what: str) -> list[int]:
