@@ -30,13 +30,13 @@ from launcher.results.run_directory import (
     REFERENCE,
     REQUESTS,
     SUMMARY,
+    SUMS,
     find_files,
     read_small,
 )
 from launcher.results.verify_run import VerifiedRun, verify_run
 
 Format = Literal["tar.gz", "zip"]
-SUMS = "SHA256SUMS"
 # Any fixed moment will do; 1980-01-01 is the earliest that zip can say.
 _EPOCH_S = 315532800
 _MODE = 0o644

@@ -88,7 +88,7 @@ def refuse_other_inputs(manifest: Manifest, endpoint: Endpoint) -> None:
     recipe = plan.values
     if recipe is None:
         raise ConfigError(
-            f"the cluster must be started by this version, got run {plan.run_id}, whose plan lacks the recipe",
+            f"the cluster must be of this version, got run {plan.run_id}, whose plan lacks the recipe",
             hint=f"sparkctl down --run {plan.run_id}; sparkctl up --recipe {plan.recipe}",
         )
     if not same_recipe(manifest.recipe, resolve(recipe.name, recipe.model_dump(mode="json"))):
@@ -100,7 +100,7 @@ def refuse_other_inputs(manifest: Manifest, endpoint: Endpoint) -> None:
 
 
 def refuse_another_lock(first: VerifiedRun, endpoint: Endpoint) -> None:
-    """What the cluster was started from must be the lock of the run, or, as there, none. Raises ConfigError."""
+    """The cluster must be started from the lock of the run, or, as there, from none. Raises ConfigError."""
     wanted, recipe, record = first.manifest.lock_sha256, first.manifest.recipe, endpoint.record
     if recipe is None or record is None:
         return

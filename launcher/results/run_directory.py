@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ NODES = "node_samples.jsonl"
 SUMMARY = "summary.json"
 REFERENCE = "reference.json"
 LOCK = "lock.yaml"
+# Of a measurement that is no run of `bench`; a run has the hashes in its manifest.
+SUMS = "SHA256SUMS"
 PLOTS = "plots"
 RAW_FILES = (REQUESTS, ENGINE, NODES)
 
@@ -144,9 +147,14 @@ def read_manifest(directory: Path) -> tuple[Manifest, bytes]:
                 f"{directory} must be a finished run, got one without {MANIFEST_NAME}",
                 hint=f"go on with it: sparkctl bench --resume {directory}",
             )
+        if os.path.lexists(directory / SUMS):
+            raise ResultWrong(
+                f"{directory} is not a bench run but a measurement with a shape of its own: it has no"
+                f" {MANIFEST_NAME}",
+                hint=f"check its files: cd {shlex.quote(str(directory))} && sha256sum -c {SUMS}",
+            )
         raise ResultWrong(
-            f"{directory} is not a bench run: it has no {MANIFEST_NAME}",
-            hint="measurements of components have their own shapes and no manifest; their README says more",
+            f"{directory} is not a bench run: it has no {MANIFEST_NAME}", hint="sparkctl results list"
         )
     content = read_small(directory, MANIFEST_NAME)
     return parse_model(Manifest, content, str(directory / MANIFEST_NAME)), content

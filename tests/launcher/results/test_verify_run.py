@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -307,8 +308,17 @@ def test_a_recipe_that_is_not_the_hashed_one_is_found(run: Path) -> None:
 @pytest.mark.parametrize("name", ["engram", "launch-cpu-3x-2026-11-29", "gpu-h200-2026-11-29"])
 def test_a_measurement_of_a_component_is_no_bench_run(name: str) -> None:
     directory = Path(__file__).parents[3] / "results" / name
-    with pytest.raises(ResultWrong, match="is not a bench run"):
+    with pytest.raises(ResultWrong, match="is not a bench run but a measurement") as raised:
         verify_run(directory)
+    hint = raised.value.hint or ""
+    subprocess.run(hint.removeprefix("check its files: "), shell=True, check=True, capture_output=True)  # noqa: S602
+
+
+def test_another_directory_is_no_bench_run(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(ResultWrong, match=r"is not a bench run: it has no manifest\.json") as raised:
+        verify_run(tmp_path)
+    assert raised.value.hint == "sparkctl results list"
 
 
 def test_an_unfinished_run_says_how_to_go_on(run: Path) -> None:
