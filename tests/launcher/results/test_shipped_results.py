@@ -30,7 +30,7 @@ def test_a_cpu_cluster_and_two_repetitions_are_shipped() -> None:
 @pytest.mark.parametrize("run", RUNS, ids=lambda path: path.name)
 def test_a_shipped_run_is_right_and_names_nobody(run: Path) -> None:
     verify_run(run)
-    for path in run.rglob("*.json*"):
+    for path in [*run.rglob("*.json*"), *run.glob("*.yaml"), *run.glob("report.*")]:
         assert PRIVATE.search(path.read_bytes()) is None, path
 
 
