@@ -15,11 +15,12 @@ from sgl_ext.speculation.cost_table import CostTable
 
 DRAFT = -1  # width under which the draft alone is timed
 MIN_SAMPLES = 20
-_STEPS = 40  # of a pass; with three passes and four steps a sample (time_steps.py) 30 samples
+STEPS_A_PASS = 56  # of a pass: at four steps a sample (time_steps.py) enough in two passes
 # A step with a prefill, a checkpoint or a clock change in it takes several times as long; the median of what
 # is left is what the controller can expect. Six deviations keep all of a normal distribution and drop those.
 _OUTLIER_DEVIATIONS = 6
-_MAX_OUTLIER_SHARE = 0.2
+MAX_OUTLIER_SHARE = 0.2
+_CLOSE_SHARE = 0.05  # a very steady engine's deviation is nothing; what is so close is no outlier
 # A wider step that measures faster is levelled, which only overstates what drafting costs: where the host is
 # the limit all widths cost the same, and the order is noise. Much more than noise is a wrong measurement.
 _MAX_STEP_BACK = 0.25
@@ -51,11 +52,15 @@ def plan_timings(
         if round_idx % 2:
             widths.reverse()
         for batch in batches:
-            timings += [Timing(batch=batch, width=width, num_steps=_STEPS, num_warmup=5) for width in widths]
+            timings += [
+                Timing(batch=batch, width=width, num_steps=STEPS_A_PASS, num_warmup=5) for width in widths
+            ]
     return tuple(timings)
 
 
-def robust_median(samples_ns: Sequence[int], what: str) -> tuple[int, int]:
+def robust_median(
+    samples_ns: Sequence[int], what: str, max_outlier_share: float = MAX_OUTLIER_SHARE
+) -> tuple[int, int]:
     """Median and number of the samples without outliers (over six median deviations from the median).
 
     Raises CostTableError where there are too few samples or too many outliers: such a machine was busy.
@@ -67,64 +72,47 @@ def robust_median(samples_ns: Sequence[int], what: str) -> tuple[int, int]:
     middle = statistics.median_low(samples_ns)
     deviation = statistics.median_low([abs(sample - middle) for sample in samples_ns])
     kept = [
-        sample for sample in samples_ns if abs(sample - middle) <= _OUTLIER_DEVIATIONS * max(1, deviation)
+        sample
+        for sample in samples_ns
+        if abs(sample - middle) <= max(_OUTLIER_DEVIATIONS * deviation, _CLOSE_SHARE * middle)
     ]
     dropped = len(samples_ns) - len(kept)
-    if dropped > _MAX_OUTLIER_SHARE * len(samples_ns):
+    if dropped > max_outlier_share * len(samples_ns):
         raise CostTableError(
-            f"{what} must have at most {_MAX_OUTLIER_SHARE:.0%} outliers, "
-            f"got {dropped} of {len(samples_ns)}.",
+            f"{what} must have at most {max_outlier_share:.0%} outliers, got {dropped} of {len(samples_ns)}.",
             hint="let nothing else run on the nodes, and measure again",
         )
     return statistics.median_low(kept), len(kept)
 
 
 def build_cost_table(
-    samples_ns: Mapping[tuple[int, int], Sequence[int]], block: int
+    steps_ns: Mapping[tuple[int, int], Sequence[int]],
+    block: int,
+    max_outlier_share: float = MAX_OUTLIER_SHARE,
 ) -> tuple[CostTable, list[list[int]]]:
-    """The table from samples by (batch, width), and how many samples stand behind each entry of verify_ns."""
-    batches = sorted({batch for batch, _ in samples_ns})
+    """The table from times of whole steps by (batch, width), and how many samples stand behind each entry of
+    verify_ns.
+
+    A step of width DRAFT drafts and verifies nothing: what it takes beyond a plain step is the draft; what
+    another takes beyond the draft is its verify. Under overlap neither is what that part takes alone; their
+    sum is, and that is what the controller adds up.
+    """
     verify, counts, draft = [], [], []
+    batches = sorted({batch for batch, _ in steps_ns})
     for batch in batches:
-        row = []
+        times, num_samples = {}, {}
         for width in range(DRAFT, block + 1):
-            if (batch, width) not in samples_ns:
+            if (batch, width) not in steps_ns:
                 raise CostTableError(
                     f"Timings must cover batch {batch}, width {width}, got none.", hint="measure it again"
                 )
-            row.append(robust_median(samples_ns[batch, width], f"Batch {batch}, width {width}"))
-        draft.append(row[0][0])
-        verify.append([median for median, _ in row[1:]])
-        counts.append([count for _, count in row[1:]])
-    table = CostTable(
-        batches=tuple(batches),
-        verify_ns=tuple(
-            tuple(_level(row, f"batch {batch}")) for batch, row in zip(batches, verify, strict=True)
-        ),
-        draft_ns=tuple(draft),
-    )
-    return table, counts
-
-
-def take_draft_apart(
-    steps_ns: Mapping[tuple[int, int], Sequence[int]], block: int
-) -> dict[tuple[int, int], list[int]]:
-    """Samples as build_cost_table wants them, from times of whole steps by (batch, width).
-
-    A step that drafts takes draft and verify, and one of width DRAFT drafts and verifies nothing: what it
-    takes beyond a plain step is the draft. Under overlap the parts are not what either takes alone; their sum
-    is.
-    """
-    samples = {}
-    for batch in sorted({batch for batch, _ in steps_ns}):
-        plain_ns, _ = robust_median(steps_ns[batch, 0], f"Batch {batch}, width 0")
-        draft = [max(0, time_ns - plain_ns) for time_ns in steps_ns[batch, DRAFT]]
-        draft_ns, _ = robust_median(draft, f"Batch {batch}, the draft")
-        samples[batch, DRAFT] = draft
-        samples[batch, 0] = list(steps_ns[batch, 0])
-        for width in range(1, block + 1):
-            samples[batch, width] = [max(1, time_ns - draft_ns) for time_ns in steps_ns[batch, width]]
-    return samples
+            what = f"Batch {batch}, width {width}"
+            times[width], num_samples[width] = robust_median(steps_ns[batch, width], what, max_outlier_share)
+        draft.append(max(0, times[DRAFT] - times[0]))
+        row = [times[0], *(max(1, times[width] - draft[-1]) for width in range(1, block + 1))]
+        verify.append(tuple(_level(row, f"batch {batch}")))
+        counts.append([num_samples[width] for width in range(block + 1)])
+    return CostTable(batches=tuple(batches), verify_ns=tuple(verify), draft_ns=tuple(draft)), counts
 
 
 def _level(times_ns: Sequence[int], what: str) -> list[int]:

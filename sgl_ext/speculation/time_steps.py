@@ -48,8 +48,9 @@ def time_steps(engine: Engine, timing: Timing) -> list[int]:
     prefix = f"sparkctl-tune-{time.time_ns()}-{next(_numbers)}"
     ids = [f"{prefix}-{idx}" for idx in range(timing.batch)]
     steps = timing.num_warmup + timing.num_steps + _SPARE_STEPS
+    prompts = [list(prompt) for prompt in engine.prompts[: timing.batch]]
     body = {
-        "input_ids": [list(prompt) for prompt in engine.prompts[: timing.batch]],
+        "input_ids": prompts,
         "rid": ids,
         "stream": True,
         "sampling_params": {
@@ -59,7 +60,7 @@ def time_steps(engine: Engine, timing: Timing) -> list[int]:
             "custom_params": {"spec": _wish(timing.width)},
         },
     }
-    if len(body["input_ids"]) != timing.batch:
+    if len(prompts) != timing.batch:
         raise CostTableError(
             f"A batch of {timing.batch} must have as many prompts, got {len(engine.prompts)}.",
             hint="give more prompts",
