@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from launcher.bench.corpus import read_corpus
+from launcher.compose_recipe import load_recipe
 from tests.cluster.leftovers import free_ports
 from tests.cluster.sparkctl_process import COMMAND, Sparkctl, assert_one_clear_error
 
@@ -121,6 +124,7 @@ def test_a_lock_holds_and_the_prefix_suite_goes_on_after_the_restart(
     )
     lock.write_text(right)
     cluster.up(*words[1:])
+    recipe.write_text(RECIPE + "    stream-interval: 7\n")  # edited since: no word of what runs
 
     done = cluster.run(*resume, "--json", timeout_s=120)
     assert done.exit_code == 0, done.output
@@ -132,6 +136,12 @@ def test_a_lock_holds_and_the_prefix_suite_goes_on_after_the_restart(
     prompts = {item["case"]: item["sha256"] for item in manifest["prompts"]}
     assert prompts["after restart 1024"] == prompts["cold 1024"]
     assert manifest["lock_sha256"] == hashlib.sha256(lock.read_bytes()).hexdigest()
+    assert (folder / "lock.yaml").read_bytes() == lock.read_bytes()
+    assert manifest["recipe"]["content"]["server"]["flags"] == {
+        **load_recipe("local-1x")[0].server.model_dump()["flags"], "enable-cache-report": True
+    }  # fmt: skip
+    (node,) = manifest["nodes"]
+    assert node["cpu"] and node["architecture"] == platform.machine() and node["num_cpus"] == os.cpu_count()
     assert cluster.run("results", "verify", str(folder)).exit_code == 0
     again = cluster.run("results", "reproduce", str(folder))
     assert_one_clear_error(again, "must be repeated in two steps", "--against", exit_code=2)
