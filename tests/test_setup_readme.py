@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -32,9 +33,12 @@ def commands(name: str) -> list[tuple[str, str]]:
     ]
 
 
+command_tree = functools.cache(functools.partial(typer.main.get_command, app))
+
+
 def parse(words: list[str]) -> None:
     """Walks the real command tree; raises where a verb or an option is unknown. Nothing is run."""
-    command = typer.main.get_command(app)
+    command = command_tree()
     while (
         words and not words[0].startswith("-") and (verbs := getattr(command, "commands", None)) is not None
     ):
