@@ -49,7 +49,7 @@ def doctor(
     sparkctl doctor --recipe v41-flash-3x                  all checks, then all-reduces between the nodes
     sparkctl doctor --recipe v41-flash-3x --no-collective  facts and packets only, a few seconds
 
-    Changes nothing on the nodes. Exit status 5 when a check refuses. docs/checks.md explains every check.
+    Changes nothing on the nodes. Exit status 5 when a check refuses. docs/checks.md lists the checks.
     """
     from launcher.choose_inputs import choose_inputs
     from launcher.connect import SshOptions, connect_all

@@ -13,20 +13,55 @@ Part = Literal["host", "fabric", "gpu", "storage", "software", "reach", "cables"
 Find = Callable[[Case], Iterable[Problem]]
 
 
+# Where a check makes sense: each says so in words, which its page repeats (launcher/doctor/check_pages.py).
 def always(case: Case) -> bool:
+    """on every node"""
     return True
 
 
 def on_gpus(case: Case) -> bool:
+    """where the engine runs on GPUs"""
     return case.has_gpu
 
 
 def on_rdma(case: Case) -> bool:
+    """where the topology names HCAs"""
     return case.has_rdma
 
 
+def on_rdma_of_topology(case: Case) -> bool:
+    """where the topology names HCAs (a plan file alone does not tell its links)"""
+    return case.has_rdma and case.links is not None
+
+
+def on_rdma_of_one_network(case: Case) -> bool:
+    """where the topology names HCAs and its layout is pair or switch"""
+    return case.has_rdma and case.layout in ("pair", "switch")
+
+
+def on_rdma_without_container(case: Case) -> bool:
+    """where the topology names HCAs and the engine runs in a venv"""
+    return case.has_rdma and case.plan.runtime == "venv"
+
+
 def between_nodes(case: Case) -> bool:
+    """where the plan has several machines"""
     return case.is_spread
+
+
+def between_hcas(case: Case) -> bool:
+    """where the plan has several machines and the topology names HCAs"""
+    return case.is_spread and case.has_rdma
+
+
+def in_a_ring(case: Case) -> bool:
+    """where the topology's layout is ring"""
+    return case.layout == "ring"
+
+
+def in_docker(case: Case) -> bool:
+    """where the engine runs in docker"""
+    return case.plan.runtime == "docker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from launcher.doctor.case import MELLANOX, Case
-from launcher.doctor.check import Check, always, between_nodes, check, on_rdma
+from launcher.doctor.check import (
+    Check,
+    always,
+    between_nodes,
+    check,
+    in_a_ring,
+    on_gpus,
+    on_rdma,
+    on_rdma_of_topology,
+)
 from launcher.doctor.finding import Problem, refuse, warn
 
 HARMFUL_NCCL = ("NCCL_IB_USE_INLINE", "PREPOST")
@@ -145,7 +154,7 @@ def firewall(case: Case) -> Iterable[Problem]:
     means="a ring's relays may forward between their ports",
     why="Docker sets the FORWARD policy to DROP: opposite nodes of a ring do not reach each other",
     fix="sudo iptables -I DOCKER-USER -i PORT -o PORT -j ACCEPT for both fabric ports, both directions",
-    applies=lambda case: case.layout == "ring",
+    applies=in_a_ring,
 )
 def forwarding(case: Case) -> Iterable[Problem]:
     for node, facts in case.fabrics():
@@ -180,7 +189,7 @@ def verbs_devices(case: Case) -> Iterable[Problem]:
     means="no file changes NCCL behind the plan's back",
     why="USE_INLINE and PREPOST make the first all-reduce of 4 bytes hang (GPU 96 %, 16 W)",
     fix="remove the line or the file; settings belong in the recipe's environment",
-    applies=lambda case: case.has_gpu,
+    applies=on_gpus,
 )
 def nccl_conf(case: Case) -> Iterable[Problem]:
     for node, facts in case.fabrics():
@@ -205,7 +214,7 @@ def nccl_conf(case: Case) -> Iterable[Problem]:
     "over links that are not there",
     fix="links.layout in the topology; add the variables to environment of the topology "
     "(sparkctl topology init does)",
-    applies=lambda case: case.has_rdma and case.links is not None,
+    applies=on_rdma_of_topology,
 )
 def layout(case: Case) -> Iterable[Problem]:
     wanted = dict(MESH_ENVIRONMENT) if case.layout in ("triangle", "ring") else {}

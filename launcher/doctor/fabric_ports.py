@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from launcher.doctor.case import MELLANOX, Case, by_value, is_link_local
-from launcher.doctor.check import Check, always, check, on_rdma
+from launcher.doctor.check import Check, always, check, on_rdma, on_rdma_of_one_network
 from launcher.doctor.fabric_facts import FabricFacts, Hca
 from launcher.doctor.finding import Problem, refuse, warn
 from launcher.plan import NodePlan
@@ -156,7 +156,7 @@ def port_address(case: Case) -> Iterable[Problem]:
     means="both twins of a cabled connector are used",
     why="one PCIe link carries at most half of the 200 Gb/s of a cable",
     fix="name both in fabric.hcas, each with an address of its own subnet",
-    applies=lambda case: case.has_rdma and case.layout in ("pair", "switch"),
+    applies=on_rdma_of_one_network,
 )
 def twins(case: Case) -> Iterable[Problem]:
     for node, facts in case.fabrics():

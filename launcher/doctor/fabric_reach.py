@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from launcher.doctor.cabling import Cabling, cabling_of
 from launcher.doctor.case import Case
-from launcher.doctor.check import Check, between_nodes, check
+from launcher.doctor.check import Check, between_hcas, between_nodes, check
 from launcher.doctor.finding import Problem, refuse, warn
 from launcher.doctor.reach_report import Attempt
 
@@ -114,7 +114,7 @@ def jumbo(case: Case) -> Iterable[Problem]:
     why="'ibv_modify_qp failed with 110', or silence: the HCA that NCCL takes leads to "
     "another node than it thinks",
     fix="see the cabling plan",
-    applies=lambda case: between_nodes(case) and case.has_rdma,
+    applies=between_hcas,
 )
 def cabling(case: Case) -> Iterable[Problem]:
     if not (case.reach and case.reach.hellos):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Level = Literal["ok", "warn", "refuse", "not checked"]
-PAGE = "docs/checks.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +31,10 @@ def refuse(node: str, evidence: str, *, why: str | None = None, fix: str | None 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`consequence`: what it does to a cluster; `fix`: what to type or change; `page`: where more is said."""
+    """`consequence`: what it does to a cluster; `fix`: what to type or change; `page`: where more is said.
+
+    `check` names several, with commas between, where all of them could not look for one reason.
+    """
 
     level: Level
     check: str
@@ -43,7 +45,7 @@ class Finding:
 
     @property
     def page(self) -> str:
-        return f"{PAGE}#{self.check}"
+        return f"docs/checks/{self.check.split(', ')[0]}.md"
 
     @property
     def message(self) -> str:

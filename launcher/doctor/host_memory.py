@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from launcher.doctor.case import Case, gib
-from launcher.doctor.check import Check, check, on_gpus
+from launcher.doctor.check import Check, check, on_gpus, on_rdma_without_container
 from launcher.doctor.finding import Problem, refuse, warn
 from launcher.doctor.host_facts import HostFacts
 
@@ -138,7 +138,7 @@ def other_engine(case: Case) -> Iterable[Problem]:
     means="processes may lock the memory that RDMA registers",
     why="ibv_reg_mr fails with 'Cannot allocate memory' at NCCL's start",
     fix="in /etc/security/limits.d/rdma.conf: '* - memlock unlimited'; then log in again",
-    applies=lambda case: case.has_rdma and case.plan.runtime == "venv",
+    applies=on_rdma_without_container,
 )
 def memlock(case: Case) -> Iterable[Problem]:
     for node, host in case.hosts():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from launcher.doctor.case import Case, by_value
-from launcher.doctor.check import Check, check, on_gpus
+from launcher.doctor.check import Check, check, in_docker, on_gpus
 from launcher.doctor.finding import Problem, refuse, warn
 
 EXTENSION = ("sgl_ext", "engram")
@@ -121,7 +121,7 @@ def one_nccl(case: Case) -> Iterable[Problem]:
     means="this user may ask docker, and the image is there",
     why="the container cannot be started",
     fix="sudo usermod -aG docker USER, then log in again; docker pull IMAGE",
-    applies=lambda case: case.plan.runtime == "docker",
+    applies=in_docker,
 )
 def docker(case: Case) -> Iterable[Problem]:
     for node, facts in case.software():
@@ -136,7 +136,7 @@ def docker(case: Case) -> Iterable[Problem]:
     means="the docker image is the same on all nodes, by id",
     why="a tag that moved gives one rank another SGLang",
     fix="name the image by digest in the recipe; docker pull it everywhere",
-    applies=lambda case: case.plan.runtime == "docker",
+    applies=in_docker,
 )
 def same_image(case: Case) -> Iterable[Problem]:
     values = {n.name: f.docker.image_id for n, f in case.software() if f.docker and f.docker.image_id}

@@ -34,7 +34,7 @@ def test_the_worst_comes_first_and_is_said_once() -> None:
         "        b: got 1280",
         "        then: it hangs",
         "        fix:  netplan",
-        "        see:  docs/checks.md#mtu",
+        "        see:  docs/checks/mtu.md",
         "not checked: cma, swap: c: no host facts",
         "ok      hca: every HCA exists",
     ]

@@ -320,7 +320,7 @@ def test_one_ill_node_is_named(case: Ill, tmp_path: Path, monkeypatch: pytest.Mo
         and "spark-b" in item.node
         for item in mine
     ), mine
-    assert all(item.consequence and item.page == f"docs/checks.md#{item.check}" for item in mine)
+    assert all(item.consequence and item.page == f"docs/checks/{item.check}.md" for item in mine)
     assert {item.check for item in found} <= {case.check, *case.also}
 
 
