@@ -344,10 +344,7 @@ def set_sizes(options: argparse.Namespace) -> None:
     """What both modes ask for; a dry run shows that the script works, not how fast anything is."""
     small = options.dry_run
     if small:
-        from sgl_ext.speculation import measure_plan, time_steps
-
         gpu_engram_phases.LAST_TOKEN = 900  # of the small model's 1,024
-        measure_plan.STEPS_A_PASS, time_steps.STEPS_A_SAMPLE = 14, 1
     options.port = options.port or 33000 + 1000 * (options.draft == "agreeing") + 2000 * int(options.gpu)
     options.chunk, options.long = (256, 600) if small else (2048, 5000)
     options.batches = (1, 2) if small else (1, 4, 16)

@@ -15,7 +15,7 @@ from sgl_ext.speculation.cost_table import CostTable
 
 DRAFT = -1  # width under which the draft alone is timed
 MIN_SAMPLES = 20
-STEPS_A_PASS = 56  # of a pass: at four steps a sample (time_steps.py) enough in two passes
+SAMPLES_A_PASS = 12  # enough in two passes
 # A step with a prefill, a checkpoint or a clock change in it takes several times as long; the median of what
 # is left is what the controller can expect. Six deviations keep all of a normal distribution and drop those.
 _OUTLIER_DEVIATIONS = 6
@@ -28,12 +28,12 @@ _MAX_STEP_BACK = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Time num_steps steps of `batch` requests at `width` (DRAFT: the draft alone), after num_warmup untimed
-    ones."""
+    """Take num_samples times of a step of `batch` requests at `width` (DRAFT: the draft alone), after
+    num_warmup untimed steps."""
 
     batch: int
     width: int
-    num_steps: int
+    num_samples: int
     num_warmup: int
 
 
@@ -53,7 +53,7 @@ def plan_timings(
             widths.reverse()
         for batch in batches:
             timings += [
-                Timing(batch=batch, width=width, num_steps=STEPS_A_PASS, num_warmup=5) for width in widths
+                Timing(batch=batch, width=width, num_samples=SAMPLES_A_PASS, num_warmup=5) for width in widths
             ]
     return tuple(timings)
 

@@ -18,8 +18,10 @@ from typing import Any
 from sgl_ext.errors import CostTableError
 from sgl_ext.speculation.measure_plan import DRAFT, Timing
 
-# One sample is the mean of so many steps: a reply's parts may arrive late and then two at once.
-STEPS_A_SAMPLE = 4
+# Parts of a reply may arrive late and then two at once. Beside steps as short as that delay, a sample is the
+# mean of several; a long step is a sample by itself.
+_SHORT_NS = 15_000_000
+_STEPS_A_SAMPLE = 4
 _SPARE_STEPS = 24  # a step's part may be merged with the next one's, and requests of a batch start apart
 _LIMIT_S = 300.0
 
@@ -43,11 +45,11 @@ _numbers = itertools.count()
 
 
 def time_steps(engine: Engine, timing: Timing) -> list[int]:
-    """Nanoseconds a step, one sample for STEPS_A_SAMPLE steps. Blocks until they are done; the requests are
+    """Nanoseconds a step, num_samples times or a few more. Blocks until they are taken; the requests are
     aborted then. Raises CostTableError where the engine ends or refuses the requests."""
     prefix = f"sparkctl-tune-{time.time_ns()}-{next(_numbers)}"
     ids = [f"{prefix}-{idx}" for idx in range(timing.batch)]
-    steps = timing.num_warmup + timing.num_steps + _SPARE_STEPS
+    steps = timing.num_warmup + timing.num_samples * _STEPS_A_SAMPLE + _SPARE_STEPS
     prompts = [list(prompt) for prompt in engine.prompts[: timing.batch]]
     body = {
         "input_ids": prompts,
@@ -65,12 +67,12 @@ def time_steps(engine: Engine, timing: Timing) -> list[int]:
             f"A batch of {timing.batch} must have as many prompts, got {len(engine.prompts)}.",
             hint="give more prompts",
         )
-    marks: list[tuple[int, int]] = []
+    samples = Samples()
     try:
         with _post(engine, "/generate", body) as reply:
             for mark in _marks(reply, timing):
-                marks.append(mark)
-                if mark[1] - marks[0][1] >= timing.num_steps:
+                samples.add(*mark)
+                if len(samples.taken) >= timing.num_samples:
                     break
             for rid in ids:
                 _post(engine, "/abort_request", {"rid": rid}).close()
@@ -81,19 +83,25 @@ def time_steps(engine: Engine, timing: Timing) -> list[int]:
             f"The engine must answer at {engine.url}, got {_reason(error)}.",
             hint="sparkctl status; sparkctl logs",
         ) from error
-    return _samples(marks)
+    return samples.taken
 
 
-def _samples(marks: Sequence[tuple[int, int]]) -> list[int]:
-    """marks: (nanoseconds, steps so far) in order."""
-    samples = []
-    at = 0
-    for idx, (now_ns, steps) in enumerate(marks):
-        before_ns, before = marks[at]
-        if steps - before >= STEPS_A_SAMPLE:
-            samples.append((now_ns - before_ns) // (steps - before))
-            at = idx
-    return samples
+class Samples:
+    """Times of a step from when steps were over; `taken` in order."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+        self._last: tuple[int, int] | None = None
+
+    def add(self, now_ns: int, steps: int) -> None:
+        """steps: that were over by then."""
+        if self._last is None:
+            self._last = (now_ns, steps)
+            return
+        since_ns, since = now_ns - self._last[0], steps - self._last[1]
+        if since and (since >= _STEPS_A_SAMPLE or since_ns >= _SHORT_NS * since):
+            self.taken.append(since_ns // since)
+            self._last = (now_ns, steps)
 
 
 def _marks(reply: Any, timing: Timing) -> Iterator[tuple[int, int]]:

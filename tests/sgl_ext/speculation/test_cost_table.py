@@ -25,6 +25,7 @@ from sgl_ext.speculation.measure_plan import (
     plan_timings,
     robust_median,
 )
+from sgl_ext.speculation.time_steps import Samples
 
 ENGINE = MeasuredEngine(
     sglang="0.5.23", model="tiny@1", tp_size=3, verify="static", block=5, context_tokens=4096
@@ -126,6 +127,17 @@ def test_a_draft_that_costs_nothing_beside_noise_costs_nothing() -> None:
 def test_a_step_of_one_request_may_take_longer_than_one_of_eight() -> None:
     slow = (tuple(2 * value for value in TABLE.verify_ns[3]), *TABLE.verify_ns[1:])
     assert replace(TABLE, verify_ns=slow).plain_ns(1) > TABLE.plain_ns(8)
+
+
+def test_short_steps_are_timed_in_fours_and_long_ones_one_by_one() -> None:
+    samples = Samples()
+    for step, now_ms in enumerate((0, 9, 10, 11, 20, 24, 30, 36, 40)):  # of 5 ms, some told late
+        samples.add(now_ms * 1_000_000, step)
+    assert samples.taken == [5_000_000, 5_000_000]
+    samples = Samples()
+    for step, now_ms in ((3, 0), (4, 60), (6, 180), (6, 190), (7, 250)):
+        samples.add(now_ms * 1_000_000, step)
+    assert samples.taken == [60_000_000, 60_000_000, 70_000_000]
 
 
 def test_a_busy_machine_is_refused() -> None:
