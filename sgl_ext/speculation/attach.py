@@ -58,7 +58,7 @@ def attach_speculation(scheduler: Any, server_args: Any, settings: Settings) -> 
             where,
         )
     group = parallel.tp_group.cpu_group if parallel.tp_size > 1 else None
-    check_rank_hashes(_gather_hashes(digest, group, parallel.tp_size))
+    require_same_table(digest, group, parallel.tp_size)
     set_speculation(_make_speculation(worker, table, engine, server_args, group, parallel.tp_rank))
     batches, max_batch = _batches(server_args)
     return SpeculationReport(
@@ -102,12 +102,13 @@ def _refuse_impossible(parallel: Any) -> None:
         )
 
 
-def _gather_hashes(digest: str, group: Any, num_ranks: int) -> dict[int, str]:
-    if group is None:
-        return {0: digest}
-    seen: list[Any] = [None] * num_ranks
-    torch.distributed.all_gather_object(seen, digest, group=group)
-    return dict(enumerate(seen))
+def require_same_table(digest: str, group: Any, num_ranks: int) -> None:
+    """Every rank calls it; group: the ranks' CPU process group, None for one rank. Raises CostTableError on
+    every rank where one has another table, or none."""
+    seen: list[Any] = [digest] * num_ranks
+    if group is not None:
+        torch.distributed.all_gather_object(seen, digest, group=group)
+    check_rank_hashes(dict(enumerate(seen)))
 
 
 def _make_speculation(

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from sgl_ext.errors import SpecOptionError, SpecRankError
+from sgl_ext.errors import CostTableError, SpecOptionError, SpecRankError
 from sgl_ext.speculation import published_costs
+from sgl_ext.speculation.attach import require_same_table
 from sgl_ext.speculation.controller import VerifyShape
 from sgl_ext.speculation.engine_speculation import EngineSpeculation
 from sgl_ext.speculation.rank_speculation import MAX_LIVE, RankSpeculation
@@ -118,8 +119,8 @@ def test_requests_that_never_end_do_not_pile_up() -> None:
     rank.finish("0")  # long let go: nothing to do
 
 
-def test_ranks_that_decide_differently_are_stopped_before_the_step() -> None:
-    """Two processes; the second one has seen another result."""
+def test_ranks_that_differ_are_stopped() -> None:
+    """Two processes. At the start their tables differ; later the second one has seen another result."""
     import torch.multiprocessing as processes
 
     context = processes.get_context("spawn")
@@ -131,8 +132,10 @@ def test_ranks_that_decide_differently_are_stopped_before_the_step() -> None:
     said = dict(answers.get(timeout=60) for _ in workers)
     for worker in workers:
         worker.join(30)
-    assert "Every rank must decide the same about step 3" in said[0]
-    assert "Every rank must decide the same about step 3" in said[1]
+    for rank in range(2):
+        refusal, stop = said[rank]
+        assert "cost table must be the same on every rank, got sha256:1 on rank 1 and sha256:0" in refusal
+        assert "Every rank must decide the same about step 3" in stop
 
 
 def _run_rank(rank: int, port: int, answers: Any) -> None:
@@ -141,9 +144,14 @@ def _run_rank(rank: int, port: int, answers: Any) -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
     )
-    speculation = EngineSpeculation(
-        tuned(), device=torch.device("cpu"), group=torch.distributed.group.WORLD, publisher=None
-    )
+    group = torch.distributed.group.WORLD
+    refusal = "nothing"
+    try:
+        require_same_table(f"sha256:{rank}", group, 2)
+    except CostTableError as error:
+        refusal = error.message
+    require_same_table("sha256:0", group, 2)
+    speculation = EngineSpeculation(tuned(), device=torch.device("cpu"), group=group, publisher=None)
     said = "nothing"
     try:
         for step in range(4):
@@ -157,5 +165,5 @@ def _run_rank(rank: int, port: int, answers: Any) -> None:
             speculation.observe(result, [1] * len(planned.plan.widths))
     except SpecRankError as error:
         said = error.message
-    answers.put((rank, said))
+    answers.put((rank, (refusal, said)))
     torch.distributed.destroy_process_group()
