@@ -1,4 +1,9 @@
 // The whole store on real files: 32 threads, cancellation, look-ahead, shutdown, the C entry. Both backends.
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <random>
 #include <thread>
@@ -157,10 +162,41 @@ void c_entry(const Fixture& fixture, BackendKind backend) {
   CHECK(status == -ERANGE);
 }
 
+// Sets this thread's effective right to act as any file's owner; false when it has none to give or take.
+bool act_as_any_owner(bool allowed) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2]{};
+  CHECK(syscall(SYS_capget, &header, data) == 0);
+  constexpr std::uint32_t kFowner = 1U << CAP_FOWNER;
+  if ((data[0].permitted & kFowner) == 0) return false;
+  data[0].effective = allowed ? data[0].effective | kFowner : data[0].effective & ~kFowner;
+  return syscall(SYS_capset, &header, data) == 0;
+}
+
+// Only a file's owner may spare the access time; anybody else's store must open all the same.
+void access_time_is_spared(const Fixture& fixture) {
+  const std::string& path = fixture.paths[0];
+  const auto spares_access_time = [&] {
+    FileHandle file;
+    OpenFault fault;
+    CHECK(open_direct(path, true, file, fault) == 0);
+    return (fcntl(file.fd(), F_GETFL) & O_NOATIME) != 0;
+  };
+  CHECK(spares_access_time());
+  constexpr uid_t kSomebody = 65534;
+  if (chown(path.c_str(), kSomebody, static_cast<gid_t>(-1)) != 0) return;  // needs root
+  if (act_as_any_owner(false)) {
+    CHECK(!spares_access_time());
+    CHECK(act_as_any_owner(true));
+  }
+  CHECK(chown(path.c_str(), geteuid(), static_cast<gid_t>(-1)) == 0);
+}
+
 }  // namespace
 
 int main() {
   const Fixture fixture;
+  access_time_is_spared(fixture);
   for (const BackendKind backend : {BackendKind::kThreads, BackendKind::kUring}) {
     many_threads(fixture, backend);
     lookahead_requests(fixture, backend);
