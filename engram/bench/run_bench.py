@@ -12,6 +12,7 @@ import numpy as np
 
 from engram.bench.bench_setup import BenchSetup
 from engram.bench.fio import FIO_OPTIONS, fio_version
+from engram.bench.machine_load import MachineLoad, read_load
 from engram.bench.measure_cache import measure_steady_cache
 from engram.bench.measure_cold import DEPTHS, measure_cold_rows
 from engram.bench.measure_cost import measure_hit_cpu, measure_memory, measure_miss_cpu
@@ -86,8 +87,9 @@ def run_bench(request: BenchRequest, report: Callable[[str], None]) -> list[Figu
     request.results.mkdir(parents=True, exist_ok=True)
     figures: list[Figure] = []
     for name in names:
+        load = read_load()
         measured = MEASUREMENTS[name](setup)
-        _write(request, name, measured)
+        _write(request, name, load, measured)
         for figure in measured:
             report(format_figure(figure))
         figures += measured
@@ -118,12 +120,13 @@ def _prepare(request: BenchRequest) -> BenchSetup:
     )
 
 
-def _write(request: BenchRequest, name: str, figures: Sequence[Figure]) -> None:
+def _write(request: BenchRequest, name: str, load: MachineLoad, figures: Sequence[Figure]) -> None:
     document = {
         "measurement": name,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": f"sparkctl engram bench --only {name} --queue-depth {request.queue_depth}",
         "column_rows": request.column_rows,
+        "load_before": asdict(load),
         "versions": {
             "fio": fio_version(),
             "fio_options": " ".join(FIO_OPTIONS),
