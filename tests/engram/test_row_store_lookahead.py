@@ -133,6 +133,6 @@ def test_a_decode_read_passes_a_running_look_ahead(tmp_path: Path) -> None:
         store.prefetch(1, 1, ids[:2000])
         wait_until(lambda: script.applied == 4)
         decode = ids[3000:3100]
-        started = time.monotonic()
         assert np.array_equal(joined(store.read_rows(1, decode)), folder.tables[1][decode])
-        assert time.monotonic() - started < 2
+        # Else it would have waited until the look-ahead's reads were given up.
+        assert store.counters().timed_out_reads == 0
