@@ -42,6 +42,16 @@ def get(server: Server, path: str, timeout_s: float = 30) -> str:
         return reply.read().decode()
 
 
+def post(server: Server, path: str, body: dict[str, Any], timeout_s: float = 120) -> str:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{server.port}{path}",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=timeout_s) as reply:
+        return reply.read().decode()
+
+
 def generate(
     server: Server,
     prompts: list[list[int]],

@@ -21,6 +21,7 @@ class HookSet(enum.StrEnum):
     GPU_EXPERTS = "gpu_experts"  # the chosen backend in SGLang's quantised layers
     SM12X = "sm12x"  # what stands between the stock wheel and a GB10
     SEQUENCE_PARALLEL = "sequence_parallel"  # prefill rows split over the ranks between sublayers
+    GPU_SEQUENCE_PARALLEL = "gpu_sequence_parallel"  # the same in CUDA's layers
     ROW_STORE = "row_store"  # Engram rows from packed files instead of tables in memory
     SPECULATION = "speculation"  # DSpark's width decided for every step and request
 
@@ -69,6 +70,7 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
         "live_topk_decode",
     ),
     HookSet.SEQUENCE_PARALLEL: ("sequence_parallel_layer",),
+    HookSet.GPU_SEQUENCE_PARALLEL: ("sequence_parallel_cuda",),
     HookSet.ROW_STORE: (
         "engram_embedding",
         "engram_stager",
@@ -132,7 +134,7 @@ def choose_hook_sets(
     if groups % tp_size != 0:
         chosen.append(HookSet.BALANCED_HEADS)
     if settings.sequence_parallel:
-        chosen.append(HookSet.SEQUENCE_PARALLEL)
+        chosen.append(HookSet.SEQUENCE_PARALLEL if settings.cpu_engine else HookSet.GPU_SEQUENCE_PARALLEL)
     if settings.engram_dir is not None:
         chosen.append(HookSet.ROW_STORE)
     if settings.spec:

@@ -9,6 +9,8 @@ T tokens, R ranks. Rank r has rows [r * share, (r + 1) * share), share = ceil(T 
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -125,9 +127,15 @@ class SharedState:
     the end: those reads gather. Two layers in a row do not.
     """
 
+    input = stats = None  # as of whole()
+
     def __init__(self, own: Any, rows: RowShare, make_whole: Callable[..., Any]) -> None:
         self.own, self.rows = own, rows
         self._make_whole, self._whole = make_whole, None
+
+    def follow(self, own: Any) -> SharedState:
+        """The state after a sublayer, on the same rows."""
+        return SharedState(own, self.rows, self._make_whole)
 
     def whole(self) -> Any:
         """A plain HcState with all rows, without `input` and `stats`: the next combine makes them again."""
@@ -157,3 +165,28 @@ class SharedState:
 
     def release(self) -> None:
         self.own = self._whole = None
+
+
+def share_rows(state: Any, num_tokens: int, group: RankGroup, setting: SequenceParallel) -> SharedState:
+    """A layer's incoming state on this rank's rows; already there from the second layer on."""
+    rows = RowShare(num_tokens=num_tokens, group=group, exact=setting.exact)
+    if isinstance(state, SharedState):
+        assert state.rows == rows, "a chunk keeps its rows through all layers"
+        return state
+    shared = SharedState(state.take_rows(rows.keep), rows, type(state))
+    _say_once(num_tokens, shared.own.residual.shape[0])
+    return shared
+
+
+@functools.cache
+def _said() -> list[int]:
+    return []
+
+
+def _say_once(num_tokens: int, num_rows: int) -> None:
+    """The one trace that a split happened: outputs are the same without."""
+    if not _said():
+        _said().append(num_rows)
+        print(
+            f"sgl_ext: a prefill of {num_tokens} tokens keeps {num_rows} rows on this rank", file=sys.stderr
+        )

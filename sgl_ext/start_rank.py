@@ -26,7 +26,7 @@ from sgl_ext.verify_hooks import verify_hooks
 
 def describe_sequence_parallel(hook_sets: tuple[HookSet, ...], tp_size: int) -> dict[str, object] | None:
     """Mode and threshold of sequence parallelism in prefill; None where it is off."""
-    if HookSet.SEQUENCE_PARALLEL not in hook_sets:
+    if not {HookSet.SEQUENCE_PARALLEL, HookSet.GPU_SEQUENCE_PARALLEL} & set(hook_sets):
         return None
     from sgl_ext.sequence_parallel import read_sequence_parallel
 

@@ -22,7 +22,7 @@ from sgl_ext.experts.flashinfer_mxfp4 import FlashinferMxfp4
 from sgl_ext.experts.gather_votes import gather_votes
 from sgl_ext.experts.marlin import Marlin
 from sgl_ext.experts.reference import Reference
-from sgl_ext.experts.self_check import check_candidate, expect
+from sgl_ext.experts.self_check import check_candidate, expect, not_asked_for
 
 BACKEND_VARIABLE = "SPARKCTL_EXPERT_BACKEND"
 MAY_VARY_VARIABLE = "SPARKCTL_EXPERTS_MAY_VARY"
@@ -128,6 +128,8 @@ def choose_for_model(
         expected = expect(shape, cases, limit, device)
         verdicts = tuple(
             check_candidate(candidate, here, expected, must_repeat=not may_vary(os.environ))
+            if wanted in (AUTO, candidate.name)
+            else not_asked_for(candidate, wanted)
             for candidate in candidates
         )
     own = Vote(rank=parallel.tp_rank, host=socket.gethostname(), wanted=wanted, verdicts=verdicts)

@@ -87,6 +87,19 @@ def check_candidate(
     )
 
 
+def not_asked_for(candidate: Candidate, wanted: str) -> Verdict:
+    """Checking a backend that cannot be chosen costs minutes where its kernels are compiled first."""
+    return Verdict(
+        name=candidate.name,
+        present=False,
+        problem=f"not checked, since {wanted} is asked for",
+        error_bound=candidate.error_bound,
+        errors={},
+        times_s={},
+        versions={},
+    )
+
+
 def _prove(
     candidate: Candidate,
     expected: Expected,

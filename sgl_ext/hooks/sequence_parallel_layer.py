@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from sgl_ext.hook import Hook, HookKind
-from sgl_ext.sequence_parallel import RowShare, SharedState, read_sequence_parallel
+from sgl_ext.sequence_parallel import SharedState, read_sequence_parallel, share_rows
 
 
 def run_on_own_rows(
@@ -33,33 +31,9 @@ def run_on_own_rows(
     if not is_prefill or num_tokens < setting.from_tokens:
         whole = state.whole() if isinstance(state, SharedState) else state
         return original(layer, positions, whole, input_ids, forward_batch, input_ids_global)
-    shared = _share(state, RowShare(num_tokens=num_tokens, group=group, exact=setting.exact))
-    _say_once(num_tokens, shared.own.residual.shape[0])
-    own = _run_attention(layer, shared, positions, forward_batch)
-    own = _run_experts(layer, SharedState(own, shared.rows, shared._make_whole), forward_batch, input_ids,
-                       input_ids_global)  # fmt: skip
-    return SharedState(own, shared.rows, shared._make_whole)
-
-
-@functools.cache
-def _say_once_a_process() -> list[int]:
-    return []
-
-
-def _say_once(num_tokens: int, num_rows: int) -> None:
-    """The one trace that a split happened: outputs are the same without."""
-    if not _say_once_a_process():
-        _say_once_a_process().append(num_rows)
-        print(
-            f"sgl_ext: a prefill of {num_tokens} tokens keeps {num_rows} rows on this rank", file=sys.stderr
-        )
-
-
-def _share(state: Any, rows: RowShare) -> SharedState:
-    if isinstance(state, SharedState):
-        assert state.rows == rows, "a chunk keeps its rows through all layers"
-        return state
-    return SharedState(state.take_rows(rows.keep), rows, type(state))
+    shared = share_rows(state, num_tokens, group, setting)
+    shared = shared.follow(_run_attention(layer, shared, positions, forward_batch))
+    return shared.follow(_run_experts(layer, shared, forward_batch, input_ids, input_ids_global))
 
 
 def _run_attention(layer: Any, shared: SharedState, positions: Any, forward_batch: Any) -> Any:
