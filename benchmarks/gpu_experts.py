@@ -188,6 +188,10 @@ def start_runtime(model: Path) -> None:
     from sglang.srt.runtime_context import publish
     from sglang.srt.server_args import ServerArgs
 
+    from sgl_ext.hooks.expert_row_order import HOOK as ROW_ORDER
+    from sgl_ext.install_hooks import install_hooks
+
+    install_hooks([ROW_ORDER], metadata.version("sglang"))  # as in the engine: Marlin repeats with it
     publish(ServerArgs(model_path=str(model), moe_runner_backend="marlin"), role="scheduler")
     init_distributed_environment(
         world_size=1, rank=0, local_rank=0, distributed_init_method="tcp://127.0.0.1:33477"

@@ -51,7 +51,9 @@ def hold_weights(packed: PackedExperts, shape: ExpertShape, limit: float | None)
         "moe_ep_size": shape.all_experts // shape.num_experts,
         "moe_ep_rank": shape.first_expert // shape.num_experts,
         "orig_dtype": torch.bfloat16,
-        "dispatcher": SimpleNamespace(num_experts=shape.all_experts),
+        "dispatcher": SimpleNamespace(
+            num_experts=shape.all_experts, local_expert_mapping=map_to_local(shape, packed.w13.device)
+        ),
     }
     for name, value in fields.items():
         setattr(layer, name, value)
@@ -69,6 +71,16 @@ def hold_weights(packed: PackedExperts, shape: ExpertShape, limit: float | None)
         layer=layer,
     )
     return layer
+
+
+def map_to_local(shape: ExpertShape, device: torch.device) -> torch.Tensor | None:
+    """The model's expert -> this rank's, -1 elsewhere, as SGLang's dispatcher has it with expert groups."""
+    if shape.all_experts == shape.num_experts:
+        return None
+    mapping = torch.full((shape.all_experts,), -1, dtype=torch.int32, device=device)
+    own = torch.arange(shape.num_experts, dtype=torch.int32, device=device)
+    mapping[shape.first_expert : shape.first_expert + shape.num_experts] = own
+    return mapping
 
 
 def prepare_layer(
