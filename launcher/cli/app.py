@@ -28,6 +28,7 @@ from launcher.cli import (
     status,
     tiny_model,
     topology,
+    tune,
     up,
     weights,
 )
@@ -68,6 +69,7 @@ app.add_typer(engram.app, name="engram")
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(results.app, name="results")
 app.add_typer(topology.app, name="topology")
+app.add_typer(tune.app, name="tune")
 app.add_typer(weights.app, name="weights")
 app.command("tiny-model")(tiny_model.tiny_model)
 

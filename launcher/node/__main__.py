@@ -68,6 +68,14 @@ def handle(request: dict[str, Any]) -> None:
         from launcher.node.collective import collective
 
         collective(**request)
+    elif verb == "measure_table":
+        from launcher.node.cost_table import measure_table
+
+        measure_table(**request)
+    elif verb == "put_table":
+        from launcher.node.cost_table import put_table
+
+        answer(put_table(**request))
     elif verb.startswith(("install_", "caches_")):
         from launcher.node.install_verbs import install_verb
 
