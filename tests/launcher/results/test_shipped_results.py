@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
+from launcher.bench.describe_run import REVISIONS
 from launcher.compose_recipe import load_recipe
 from launcher.results.manifest import resolve
 from launcher.results.reproduce_run import ReproduceVerdict, judge, same_recipe
 from launcher.results.run_again import settings_of
+from launcher.results.run_directory import LOCK
 from launcher.results.verify_run import verify_run
 
 RESULTS = Path(__file__).parents[3] / "results"
@@ -32,6 +35,26 @@ def test_a_shipped_run_is_right_and_names_nobody(run: Path) -> None:
     verify_run(run)
     for path in [*run.rglob("*.json*"), *run.glob("*.yaml"), *run.glob("report.*")]:
         assert PRIVATE.search(path.read_bytes()) is None, path
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda path: path.name)
+def test_a_shipped_run_says_from_which_lock_and_on_what(run: Path) -> None:
+    manifest = verify_run(run).manifest
+    assert manifest.lock_sha256 == hashlib.sha256((run / LOCK).read_bytes()).hexdigest()
+    assert all(node.cpu and node.num_cpus and node.architecture for node in manifest.nodes)
+    assert manifest.protocol_revision == REVISIONS[manifest.protocol], "measured by an earlier revision"
+
+
+def test_figures_of_others_stand_beside_a_run_of_their_protocol() -> None:
+    run = verify_run(RESULTS / "bench-local-3x-sparkdash-2026-11-30")
+    assert run.references and {row.protocol for row in run.references} == {"sparkdash"}
+    report = (run.directory / "report.md").read_text()
+    assert all(row.source in report for row in run.references)
+
+
+def test_the_engine_read_engram_rows() -> None:
+    cells = verify_run(RESULTS / "bench-local-v41-3x-2026-11-30").summary.cells
+    assert all(cell.engram_hit_rate is not None for cell in cells)
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda path: path.name)
