@@ -18,6 +18,7 @@ out of time is skipped by name. Exit status: 0 when every part ran and no bar wa
 """
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -42,7 +43,7 @@ from gpu_spec_plugin import write_plugin  # noqa: E402
 from spec_parts import Limits, find_missed, run_equality, run_sampling, run_timing  # noqa: E402
 
 BLOCK = 5
-# Dominated by the last token: the layers decide in about one token of a hundred (make_agreeing's arguments).
+# Dominated by the last token (build_agreeing_v41's arguments).
 GAINS = {"embed_gain": 1024.0, "markov_gain": 512.0}
 
 
@@ -68,7 +69,7 @@ SECOND = tuple(replace(side, name=f"auto-{side.name}", tuned=True) for side in F
 # ---- model -------------------------------------------------------------------------------------------------
 def build_model(options: argparse.Namespace) -> Path:
     """Idempotent. Small Engram tables: their speed is not looked at here."""
-    from sgl_ext.tiny_model.agreeing_draft import make_agreeing
+    from sgl_ext.tiny_model.agreeing_draft import build_agreeing_v41
     from sgl_ext.tiny_model.v41 import build_v41
     from sgl_ext.tiny_model.v41_sizes import CPU, H200
 
@@ -89,9 +90,8 @@ def build_model(options: argparse.Namespace) -> Path:
             engram_vocab_size=20_000,
         )
     model = options.work / f"spec-{options.draft}-{'cpu' if options.dry_run else 'gpu'}"
-    build_v41(model, size, seed=11, report=lambda line: print(line, flush=True))
-    if options.draft == "agreeing":
-        make_agreeing(model, size, **GAINS)
+    build = functools.partial(build_agreeing_v41, **GAINS) if options.draft == "agreeing" else build_v41
+    build(model, size, seed=11, report=lambda line: print(line, flush=True))
     return model
 
 

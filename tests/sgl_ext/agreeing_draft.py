@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from sgl_ext.tiny_model.agreeing_draft import make_agreeing
-from sgl_ext.tiny_model.v41 import build_v41
+from sgl_ext.tiny_model.agreeing_draft import build_agreeing_v41
 from sgl_ext.tiny_model.v41_sizes import CPU
 
 
@@ -18,5 +17,4 @@ def build_agreeing(out: Path, *, seed: int) -> None:
         dspark_num_experts_per_tok=CPU.dspark_n_routed_experts,
         dspark_markov_rank=CPU.hidden_size,
     )
-    build_v41(out, size, seed=seed)
-    make_agreeing(out, size, embed_gain=8.0, markov_gain=4.0)
+    build_agreeing_v41(out, size, seed=seed, embed_gain=8.0, markov_gain=4.0)
