@@ -26,6 +26,16 @@ def usage(prompt: int, completion: int, cached: int | None = None) -> bytes:
     return b"data: " + json.dumps({"choices": [], "usage": told}).encode() + b"\n\n"
 
 
+def counted(text: str, completion: int) -> bytes:
+    """As a server does that was asked for continuous_usage_stats."""
+    event = {
+        "object": "chat.completion.chunk",
+        "choices": [{"index": 0, "delta": {"content": text}}],
+        "usage": {"prompt_tokens": 7, "completion_tokens": completion},
+    }
+    return b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
 FINISH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 WORDS = "The tide turned before noon, and the pilot counted eleven boats at the quay. "
@@ -45,6 +55,7 @@ STREAMS: dict[str, tuple[bytes, ...]] = {
         chunk(tool_calls=[{"index": 0, "function": {"name": "search", "arguments": '{"query": '}}]),
         chunk(tool_calls=[{"index": 0, "function": {"arguments": '"boats"}'}}]), FINISH, usage(7, 12), DONE,
     ),
+    "counted": (counted("The tide ", 3), counted("turned.", 6), FINISH, usage(7, 6), DONE),
     "split": (
         b'data: {"choices":[{"index":0,"delta":{"con', b'tent":"whole"}}]}\r\n\r', b"\n", usage(7, 2), DONE,
     ),
@@ -61,7 +72,10 @@ STREAMS: dict[str, tuple[bytes, ...]] = {
 
 
 class ReplayServer:
-    """`behaviour` of every answer, unless the prompt names one in brackets: [slow]."""
+    """`behaviour` of every answer, unless the prompt names one in brackets: [slow].
+
+    A good answer has max_tokens where ignore_eos is asked for.
+    """
 
     def __init__(self, behaviour: str = "good", key: str | None = None) -> None:
         self.behaviour, self.key = behaviour, key
@@ -87,9 +101,10 @@ class ReplayServer:
         self._http.server_close()
         self._thread.join()
 
-    def pieces(self, prompt: str) -> Iterator[bytes]:
+    def pieces(self, prompt: str, body: dict[str, Any]) -> Iterator[bytes]:
         named = [name for name in STREAMS if f"[{name}]" in prompt]
-        yield from STREAMS[named[0] if named else self.behaviour]
+        for piece in STREAMS[named[0] if named else self.behaviour]:
+            yield usage(7, body["max_tokens"]) if body.get("ignore_eos") and piece == usage(7, 9) else piece
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -120,7 +135,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         try:
-            for piece in self.owner.pieces(prompt):
+            for piece in self.owner.pieces(prompt, body):
                 if piece == b"SLEEP":
                     time.sleep(1.0)
                     continue
