@@ -27,7 +27,7 @@ from launcher.errors import (
 from launcher.execute_plan import start_nodes
 from launcher.failure_report import describe_failure
 from launcher.gather_facts import gather_facts, probes_for_recipe
-from launcher.make_plan import check_fit, make_plan
+from launcher.make_plan import check_fit, make_group_plan, make_plan
 from launcher.node_facts import NodeFacts
 from launcher.plan import LaunchPlan, LockPlan
 from launcher.preflight import find_problems
@@ -106,10 +106,16 @@ def require_facts(results: Mapping[str, Result[NodeFacts]]) -> dict[str, NodeFac
 def prepare(recipe: Recipe, topology: Topology, remotes: Mapping[str, Remote], *, run_id: str,
             tell: Callable[[str], None] = lambda text: None,
             lock: LockPlan | None = None,
-            values: Recipe | None = None) -> tuple[LaunchPlan, Facts]:  # fmt: skip
-    """Facts of all nodes and the plan made from them. Starts nothing."""
+            values: Recipe | None = None,
+            group: int | None = None) -> tuple[LaunchPlan, Facts]:  # fmt: skip
+    """Facts of all nodes and the plan made from them, or of one `group` of them. Starts nothing."""
     check_fit(recipe, topology)
     facts = require_facts(gather_facts(remotes, probes_for_recipe(recipe, topology, run_id=run_id), tell))
+    if group is not None:
+        alone = make_group_plan(
+            recipe, topology, facts, run_id=run_id, group=group, lock=lock, values=values
+        )
+        return alone, facts
     return make_plan(recipe, topology, facts, run_id=run_id, lock=lock, values=values), facts
 
 

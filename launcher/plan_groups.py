@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from launcher.errors import UsageError
 from launcher.recipe import Recipe
+from launcher.topology import Topology
 
 
 def place(address: str, port: int) -> str:
@@ -25,6 +27,33 @@ def one_group(recipe: Recipe, address: str) -> Recipe:
             "router": None,
         }
     )
+
+
+def check_group(recipe: Recipe, group: int) -> None:
+    """Raises UsageError: groups are counted from 1."""
+    groups = recipe.parallelism.groups
+    if not 1 <= group <= groups or groups == 1:
+        wanted = f"1 to {groups}" if groups > 1 else "left out, as the recipe has one group"
+        raise UsageError(
+            f"--group must be {wanted}, got {group} (recipe {recipe.name})",
+            hint="sparkctl plan shows all groups at once",
+        )
+
+
+def nodes_of_group(recipe: Recipe, topology: Topology, group: int) -> Topology:
+    """The group's nodes alone; the first is its head."""
+    first = (group - 1) * recipe.nodes_per_group
+    nodes = topology.nodes[first : first + recipe.nodes_per_group]
+    return topology.model_copy(update={"nodes": nodes})
+
+
+def recipe_of_group(recipe: Recipe, group: int, address: str) -> Recipe:
+    """The recipe of a cluster that is this group and nothing else. Its API is for the router, which has no
+    key for it: it listens at `address` on the fabric only, or on loopback."""
+    alone = one_group(recipe, address)
+    port = recipe.server.port + 1 + (group - 1) * recipe.nodes_per_group
+    server = alone.server.model_copy(update={"port": port, "api_key": "none"})
+    return alone.model_copy(update={"server": server})
 
 
 def router_note(recipe: Recipe, heads: Sequence[str]) -> str:

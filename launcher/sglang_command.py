@@ -143,8 +143,8 @@ def not_supported_yet(recipe: Recipe) -> tuple[str, ...]:
         found.append(f"extensions.engram.residence: nvme ({_NO_NVME_ON_GPU})")
     if recipe.parallelism.groups > 1:
         found.append(
-            f"parallelism.groups: {recipe.parallelism.groups} (groups and router are planned, but not started"
-            " and ended together)"
+            f"parallelism.groups: {recipe.parallelism.groups} (groups and router are not started and ended"
+            " together; each by itself: sparkctl plan --group 1 --output FILE, then sparkctl up --plan FILE)"
         )
     if extensions.dspark.width == "auto" and recipe.engine.runtime != "cpu":
         found.append("extensions.dspark.width: auto (its hooks have run on the CPU engine only)")

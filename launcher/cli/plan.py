@@ -33,13 +33,18 @@ def plan(
     run_id: Annotated[
         str | None, typer.Option("--run-id", help="Plan for this run id instead of a new one.")
     ] = None,
+    group: Annotated[
+        int | None,
+        typer.Option("--group", metavar="N", help="Plan one group of a recipe that has several, from 1."),
+    ] = None,
     accept_new_host_keys: AcceptKeysOption = False,
     json: JsonOption = False,
 ) -> None:
     """Print exactly what `up` would run on each node: argv and environment, ready to paste.
 
     Asks the nodes for facts (paths, GIDs, addresses) and starts nothing. A plan that was written with
-    --output is carried out word for word by: sparkctl up --plan FILE
+    --output is carried out word for word by: sparkctl up --plan FILE. Groups behind a router are started one
+    by one: plan each with --group, up each, then run the router's command that the first group's plan names.
     """
     from launcher.choose_inputs import choose_inputs
     from launcher.connect import SshOptions, connect_all
@@ -63,6 +68,7 @@ def plan(
             run_id=run_id or new_run_id(),
             lock=inputs.lock,
             values=inputs.values,
+            group=group,
         )
     text = plan_to_json(made)
     if output is not None:

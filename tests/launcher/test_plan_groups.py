@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 
+import pytest
+
 from launcher.compose_recipe import load_recipe
 from launcher.doctor.plan_anyway import plan_anyway
+from launcher.errors import UsageError
 from launcher.find_recipe import shipped_topologies
 from launcher.gather_facts import probes_for_recipe
-from launcher.make_plan import make_plan
-from launcher.plan import LaunchPlan
+from launcher.make_plan import make_group_plan, make_plan
+from launcher.plan import LaunchPlan, plan_from_json, plan_to_json
 from launcher.preflight import find_problems
 from launcher.read_topology import read_topology
 from launcher.recipe import Recipe, Router
@@ -55,6 +58,40 @@ def test_up_refuses_by_name_what_it_cannot_start_together() -> None:
     found = find_problems(planned(), all_facts(TOPOLOGY, RECIPE))
     (problem,) = [item for item in found if "parallelism.groups: 2" in item.message]
     assert (problem.level, problem.check) == ("refuse", "not-supported")
+
+
+def group_planned(group: int) -> LaunchPlan:
+    facts = all_facts(TOPOLOGY, RECIPE)
+    return make_group_plan(RECIPE, TOPOLOGY, facts, run_id="20260101-000000-0000", group=group)
+
+
+def test_a_group_is_a_run_of_its_own_that_up_accepts() -> None:
+    """Every engine gets what it gets in the plan of all; meeting places and run ids are the group's own."""
+    both = planned()
+    for group, nodes in ((1, both.nodes[:4]), (2, both.nodes[4:])):
+        made = group_planned(group)
+        assert plan_from_json(plan_to_json(made)) == made
+        assert not any("groups" in text for text in made.not_supported)
+        assert (made.run_id, made.deployment) == (f"20260101-000000-0000-g{group}", "20260101-000000-0000")
+        assert [node.name for node in made.nodes] == [node.name for node in nodes]
+        assert [node.ranks for node in made.nodes] == [(0,), (1,), (2,), (3,)]
+        assert made.api.url == f"http://{nodes[0].node.fabric.address}:{30001 + 4 * (group - 1)}"
+        for own, other in zip(made.nodes, nodes, strict=True):
+            for name in ("--host", "--port", "--nnodes", "--node-rank", "--tp-size"):
+                assert option(own.argv, name) == option(other.argv, name)
+    assert group_planned(1).rendezvous != group_planned(2).rendezvous
+    # Only the first group's head runs the router, and in front of both APIs.
+    (note,) = [text for text in group_planned(1).head.notes if text.startswith("router")]
+    assert all(group_planned(group).api.url in note for group in (1, 2))
+    assert not any(text.startswith("router") for text in group_planned(2).head.notes)
+
+
+def test_a_group_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match="--group must be 1 to 2, got 3"):
+        group_planned(3)
+    one = load_recipe("v41-flash-4x")[0]
+    with pytest.raises(UsageError, match="left out, as the recipe has one group"):
+        make_group_plan(one, TOPOLOGY, {}, run_id="x", group=1)
 
 
 def test_both_groups_read_the_packed_rows_of_four_ranks() -> None:
