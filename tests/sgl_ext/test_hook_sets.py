@@ -38,6 +38,8 @@ def test_sequence_parallelism_is_off_unless_asked_for() -> None:
     assert HookSet.SEQUENCE_PARALLEL not in choose_hook_sets(settings(cpu_engine=True), V41, 2)
     asked = replace(settings(cpu_engine=True), sequence_parallel=True)
     assert HookSet.SEQUENCE_PARALLEL in choose_hook_sets(asked, V41, 2)
+    on_gpu = choose_hook_sets(replace(asked, cpu_engine=False), V41, 2)
+    assert HookSet.GPU_SEQUENCE_PARALLEL in on_gpu and HookSet.SEQUENCE_PARALLEL not in on_gpu
 
 
 def test_row_store_needs_a_v41_folder(tmp_path: Path) -> None:
