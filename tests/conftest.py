@@ -16,12 +16,25 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 HERE = Path(__file__).parent
 # These hold bars in seconds, or start the embedded recipes, whose ports are fixed: one after the other.
-ONE_AFTER_THE_OTHER = (HERE / "cluster", HERE / "hosts", HERE / "launcher/bench/test_on_engine.py")
+ONE_AFTER_THE_OTHER = (
+    HERE / "cluster",
+    HERE / "hosts",
+    HERE / "launcher/bench/test_on_engine.py",
+    HERE / "launcher/doctor/test_netns_collective.py",
+    HERE / "launcher/doctor/test_netns_doctor.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The engines' tests first; bars in seconds last, when the other worker has nothing left to do."""
-    items.sort(key=lambda item: (is_alone(item.path), item.get_closest_marker("sglang") is None))
+    """Two workers: the tests of sgl_ext's engines, then one worker takes all that must run one after the
+    other, which is the longest by far. Beside it the other one has what leaves a core free, longest first.
+    """
+
+    def place(item: pytest.Item) -> tuple[bool, bool, bool]:
+        engine = item.get_closest_marker("sglang") is not None and not is_alone(item.path)
+        return (not engine, not is_alone(item.path), not item.path.name.startswith("test_netns"))
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -41,5 +54,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def is_alone(path: Path) -> bool:
-    here = any(place == path or place in path.parents for place in ONE_AFTER_THE_OTHER)
-    return here or path.name.startswith("test_netns")
+    return any(place == path or place in path.parents for place in ONE_AFTER_THE_OTHER)
