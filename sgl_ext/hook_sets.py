@@ -65,6 +65,7 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
     HookSet.SM12X: (
         "sm100_indexer",
         "kernel_heads_sm12x",
+        "score_chunks",
         "live_publish_decode",
         "live_consume_decode",
         "live_topk_decode",

@@ -171,10 +171,67 @@ def check_step() -> None:
     assert chosen[0].tolist() == sorted(chosen[0].tolist())
 
 
+def check_bounded_scores() -> None:
+    """SGLang's scores of a chunk, fewer rows at a time: no tensor of them above its third of the bound."""
+    import os
+    from types import SimpleNamespace
+
+    from sglang.srt.layers.attention.dsv4.v41_indexer.scoring import RequestScores, _score_chunks
+
+    from sgl_ext.errors import SettingError
+    from sgl_ext.hooks.score_chunks import TRANSIENT_VARIABLE, read_transient_bytes, score_in_bounds
+
+    heads, positions, rows = 32, 6000, 200
+    draw = torch.Generator().manual_seed(8)
+    keys = torch.randn((positions, 128), generator=draw).to(torch.bfloat16)
+    q = torch.randn((rows, heads, 128), generator=draw).to(torch.bfloat16)
+    weights = torch.rand((rows, heads), generator=draw)
+    largest = []
+
+    def scores(q: torch.Tensor, k: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        products = torch.einsum("thd,nd->thn", q, k)
+        largest.append(products.numel() * products.element_size())
+        return (products.relu() * weights.unsqueeze(-1)).sum(1)
+
+    request = RequestScores(
+        lc=positions,
+        k=512,
+        columns=torch.arange(positions),
+        tok=torch.arange(rows).flip(0),
+        lens=torch.arange(rows) + positions - rows + 1,
+        slots=torch.arange(positions),
+    )
+    asked = {
+        "indexer": SimpleNamespace(scores=scores),
+        "q": q,
+        "weights": weights,
+        "index_k": keys,
+        "request": request,
+    }
+    (whole,) = _score_chunks(**asked)
+    largest.clear()
+    os.environ[TRANSIENT_VARIABLE] = "32"
+    try:
+        parts = list(score_in_bounds(**asked))
+    finally:
+        del os.environ[TRANSIENT_VARIABLE]
+    assert len(parts) > 5 and 3 * max(largest) <= 32 << 20
+    assert torch.equal(torch.cat([part.tok for part in parts]), whole.tok)
+    assert torch.equal(torch.cat([part.lens for part in parts]), whole.lens)
+    together = torch.cat([part.scores for part in parts])
+    # A product may be rounded a bf16 step apart where it is cut into other rows.
+    assert torch.allclose(together, whole.scores, rtol=2**-6, atol=0.05)
+    assert torch.equal(together.isinf(), whole.scores.isinf())
+    for text in ("0", "15", "many"):
+        with pytest.raises(SettingError, match=TRANSIENT_VARIABLE):
+            read_transient_bytes({TRANSIENT_VARIABLE: text})
+
+
 def check_all() -> None:
     check_selection()
     check_scores()
     check_step()
+    check_bounded_scores()
 
 
 @pytest.mark.sglang
