@@ -326,7 +326,7 @@ def compare_places(one: Sequence[tuple[int, ...]], other: Sequence[tuple[int, ..
 
 
 # ---- bars --------------------------------------------------------------------------------------------------
-def find_missed(parts: dict[str, Any], draft: str) -> list[str]:
+def find_missed(parts: dict[str, Any], draft: str, verify: Sequence[str]) -> list[str]:
     """What failed or fell short of what the issue asks for, in words."""
     missed = [
         f"{name}: {part.get('skipped') or 'failed'}"
@@ -336,7 +336,7 @@ def find_missed(parts: dict[str, Any], draft: str) -> list[str]:
     missed += [f"tune: {name} failed" for name, one in parts.get("tune", {}).items() if _failed(one)]
     base, least = (PLAIN, 0.95) if draft == "random" else (ALWAYS, 0.97)
     for batch, ways in parts.get("timing", {}).get("summary", {}).items():
-        for name in ("auto-static", "auto-compact"):
+        for name in (f"auto-{mode}" for mode in verify):
             ratio = ways.get(name, {}).get(f"over_{base}")
             if ratio is None or ratio < least:
                 said = "no figure" if ratio is None else f"{ratio:.3f}"
