@@ -14,10 +14,7 @@ _NO_NVME_ON_GPU = (
     "stock SGLang 0.5.23 does not start DeepSeek-V4.1 on sm_12x, and on one H200, where rows were read from "
     "packed files, the same tokens as with stock tables are not proved; with engine.runtime: cpu it works"
 )
-_NO_SPLIT_ROWS_ON_GPU = (
-    "the plugin splits rows in SGLang's plain decoder layers; CUDA's layers fuse the sums that it would "
-    "replace"
-)
+_NO_SPLIT_ROWS_ON_GPU = "the plugin's hook for CUDA's layers has not run on a GPU yet"
 # SGLang has no option for these; the plugin's boot check decides whether they run on this machine.
 _PLUGIN_BACKENDS = ("b12x", "reference")
 # A clean environment: what the launcher's user or the node's shell exports must not reach the engine.
