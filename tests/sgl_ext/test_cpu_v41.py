@@ -160,8 +160,8 @@ def test_chosen_experts_are_the_references(
 @pytest.mark.parametrize("tp", [2, 3, 4])
 def test_ranks_agree_with_one(serve: Serve, one_shot: Answers, tp: int) -> None:
     """2 ranks run the reference's experts, 3 draft (DSpark, padded heads in the draft stages too), 4 have two
-    groups of experts. All split the rows of prefill, 1300 tokens unevenly: 2 in the layers that SGLang has for
-    CUDA, 4 with the sums of an all-reduce. None of it may change a thing.
+    groups of experts. All split the rows of prefill, 1300 tokens unevenly: 2 in the layers that SGLang has
+    for CUDA, 4 with the sums of an all-reduce. None of it may change a thing.
     """
     layouts: dict[int, dict[str, Any]] = {
         2: {
