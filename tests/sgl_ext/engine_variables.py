@@ -9,8 +9,10 @@ PROJECT = Path(__file__).parents[2]
 
 
 def cpu_engine_variables(num_ranks: int, reports: Path) -> dict[str, str]:
+    """The variables of the shell that runs pytest, without those that steer an engine."""
+    own = ("SPARKCTL_", "SGLANG_")
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if not name.startswith(own)},
         "SGLANG_USE_CPU_ENGINE": "1",
         # One import of SGLang an engine instead of one a process: half of what a small engine costs here.
         "SPARKCTL_FORK_CHILDREN": "1",
