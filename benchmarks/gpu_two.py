@@ -6,7 +6,7 @@
 
 At once: the indexer's kernels (GPU 1) and the expert backends (GPU 0), each a process of its own, and four
 engines: TP 1, TP 2 with one and two groups of experts, TP 2 with prefill rows split. When all have answered:
-greedy equality with TP 1, then cold prefill with and without split rows in turn (everything else stopped),
+greedy equality with TP 1, TP 3's heads in the attention kernel, then cold prefill with and without split rows in turn (everything else stopped),
 then one profiled prompt of each. parts.json is written after each part; a part that fails or is cut off is
 recorded and the others go on. The engines read Engram from SGLang's own tables.
 """
@@ -111,6 +111,13 @@ def read_process(run: Run, name: str, limit_s: float) -> dict[str, Any]:
         "results": json.loads(path.read_text()) if path.exists() else None,
         "log": log,
     }
+
+
+def check_heads(run: Run) -> dict[str, Any]:
+    dry = ["--dry-run"] if run.options.dry_run else []
+    command = [str(Path(__file__).parent / "gpu_heads.py"), "--out", str(run.options.out), *dry]
+    start_process(run, "heads", 1, command)
+    return read_process(run, "heads", min(45, run.left_s()))
 
 
 def start_engines(run: Run) -> dict[str, Any]:
@@ -280,6 +287,7 @@ def measure(run: Run) -> None:
     run.attempt("engines", lambda: start_engines(run))
     run.attempt("equality", lambda: compare_tokens(run))
     run.attempt("indexer", lambda: read_process(run, "indexer", min(60, run.left_s())))
+    run.attempt("heads", lambda: check_heads(run))
     pause(run, signal.SIGSTOP)
     try:
         run.attempt("split", lambda: time_split(run))
