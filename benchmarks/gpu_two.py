@@ -6,9 +6,9 @@
 
 At once: the indexer's kernels (GPU 1) and the expert backends (GPU 0), each a process of its own, and four
 engines: TP 1, TP 2 with one and two groups of experts, TP 2 with prefill rows split. When all have answered:
-greedy equality with TP 1, TP 3's heads in the attention kernel, then cold prefill with and without split rows in turn (everything else stopped),
-then one profiled prompt of each. parts.json is written after each part; a part that fails or is cut off is
-recorded and the others go on. The engines read Engram from SGLang's own tables.
+greedy equality with TP 1, TP 3's heads in the attention kernel, then cold prefill with and without split rows
+in turn (everything else stopped), then one profiled prompt of each. parts.json is written after each part; a
+part that fails or is cut off is recorded and the others go on. The engines keep SGLang's own Engram tables.
 """
 
 import argparse
