@@ -261,7 +261,7 @@ def tune_side(session: Session, name: str) -> dict[str, Any]:
         max_batch=options.batches[-1],
         context_tokens=options.context,
         rounds=options.tune_rounds,
-        max_outlier_share=0.5,  # there is one run and no second: half of the samples must do
+        allow_busy=True,  # there is one run and no second
     )
     path = options.out / f"{options.draft}-table-{name}.json"
     digest = write_cost_table(path, engine, table, samples)
@@ -277,12 +277,10 @@ def run_tune(session: Session, limits: Limits) -> dict[str, Any]:
     for name in session.options.verify:
         if session.servers[name].error:
             continue
-        for attempt in (1, 2):  # a machine that was busy is refused, and may be quiet a moment later
-            try:
-                found[name] = tune_side(session, name) | {"attempt": attempt}
-                break
-            except Exception:  # noqa: BLE001, recorded
-                found[name] = {"error": traceback.format_exc(), "attempt": attempt}
+        try:
+            found[name] = tune_side(session, name)
+        except Exception:  # noqa: BLE001, recorded
+            found[name] = {"error": traceback.format_exc()}
         print(name, json.dumps(found[name])[:1500], flush=True)
         limits.check("tune")
     return found

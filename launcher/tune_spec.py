@@ -22,12 +22,14 @@ PUT_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
-    """max_batch: None measures up to what the engine runs at once. timeout_s: for all steps together."""
+    """max_batch: None measures up to what the engine runs at once. timeout_s: for all steps together.
+    allow_busy: a machine that was busy meanwhile is not refused."""
 
     context_tokens: int
     max_batch: int | None
     rounds: int
     timeout_s: float
+    allow_busy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,8 @@ def table_path(node: NodePlan) -> str:
 def tune_argv(plan: LaunchPlan, options: TuneOptions) -> list[str]:
     words = [plan.head.argv[0], "-m", MODULE, "--url", plan.api.url]
     words += ["--context-tokens", str(options.context_tokens), "--rounds", str(options.rounds)]
+    if options.allow_busy:
+        words.append("--allow-busy")
     return words if options.max_batch is None else [*words, "--max-batch", str(options.max_batch)]
 
 

@@ -34,6 +34,9 @@ def spec(
         int, typer.Option("--context-tokens", metavar="N", min=1, help="Length of the prompts.")
     ] = 256,
     rounds: Annotated[int, typer.Option("--rounds", min=2, help="Passes over all batches and widths.")] = 3,
+    allow_busy: Annotated[
+        bool, typer.Option("--allow-busy", help="Take the medians although the nodes were busy.")
+    ] = False,
     timeout_s: Annotated[float, typer.Option("--timeout-s", min=1, help="Limit for all steps.")] = 1800.0,
     accept_new_host_keys: AcceptKeysOption = False,
     json: JsonOption = False,
@@ -56,7 +59,11 @@ def spec(
     for node in plan.nodes:
         table_path(node)  # refuses before anything is connected
     options = TuneOptions(
-        context_tokens=context_tokens, max_batch=max_batch, rounds=rounds, timeout_s=timeout_s
+        context_tokens=context_tokens,
+        max_batch=max_batch,
+        rounds=rounds,
+        timeout_s=timeout_s,
+        allow_busy=allow_busy,
     )
     ssh = SshOptions(accept_new_host_keys=accept_new_host_keys)
     with connect_all([node.node for node in plan.nodes], ssh) as remotes:

@@ -19,7 +19,7 @@ SAMPLES_A_PASS = 12  # enough in two passes
 # A step with a prefill, a checkpoint or a clock change in it takes several times as long; the median of what
 # is left is what the controller can expect. Six deviations keep all of a normal distribution and drop those.
 _OUTLIER_DEVIATIONS = 6
-MAX_OUTLIER_SHARE = 0.2
+_MAX_OUTLIER_SHARE = 0.2
 _CLOSE_SHARE = 0.05  # a very steady engine's deviation is nothing; what is so close is no outlier
 # A wider step that measures faster is levelled, which only overstates what drafting costs: where the host is
 # the limit all widths cost the same, and the order is noise. Much more than noise is a wrong measurement.
@@ -58,12 +58,10 @@ def plan_timings(
     return tuple(timings)
 
 
-def robust_median(
-    samples_ns: Sequence[int], what: str, max_outlier_share: float = MAX_OUTLIER_SHARE
-) -> tuple[int, int]:
+def robust_median(samples_ns: Sequence[int], what: str, *, allow_busy: bool = False) -> tuple[int, int]:
     """Median and number of the samples without outliers (over six median deviations from the median).
 
-    Raises CostTableError where there are too few samples or too many outliers: such a machine was busy.
+    Raises CostTableError where there are too few samples, or too many outliers: such a machine was busy.
     """
     if len(samples_ns) < MIN_SAMPLES:
         raise CostTableError(
@@ -77,25 +75,25 @@ def robust_median(
         if abs(sample - middle) <= max(_OUTLIER_DEVIATIONS * deviation, _CLOSE_SHARE * middle)
     ]
     dropped = len(samples_ns) - len(kept)
-    if dropped > max_outlier_share * len(samples_ns):
+    if dropped > _MAX_OUTLIER_SHARE * len(samples_ns) and not allow_busy:
         raise CostTableError(
-            f"{what} must have at most {max_outlier_share:.0%} outliers, got {dropped} of {len(samples_ns)}.",
+            f"{what} must have at most {_MAX_OUTLIER_SHARE:.0%} outliers, "
+            f"got {dropped} of {len(samples_ns)}.",
             hint="let nothing else run on the nodes, and measure again",
         )
     return statistics.median_low(kept), len(kept)
 
 
 def build_cost_table(
-    steps_ns: Mapping[tuple[int, int], Sequence[int]],
-    block: int,
-    max_outlier_share: float = MAX_OUTLIER_SHARE,
+    steps_ns: Mapping[tuple[int, int], Sequence[int]], block: int, *, allow_busy: bool = False
 ) -> tuple[CostTable, list[list[int]]]:
     """The table from times of whole steps by (batch, width), and how many samples stand behind each entry of
     verify_ns.
 
     A step of width DRAFT drafts and verifies nothing: what it takes beyond a plain step is the draft; what
     another takes beyond the draft is its verify. Under overlap neither is what that part takes alone; their
-    sum is, and that is what the controller adds up.
+    sum is, and that is what the controller adds up. allow_busy: takes the medians of a machine that was busy,
+    which is refused otherwise.
     """
     verify, counts, draft = [], [], []
     batches = sorted({batch for batch, _ in steps_ns})
@@ -107,20 +105,22 @@ def build_cost_table(
                     f"Timings must cover batch {batch}, width {width}, got none.", hint="measure it again"
                 )
             what = f"Batch {batch}, width {width}"
-            times[width], num_samples[width] = robust_median(steps_ns[batch, width], what, max_outlier_share)
+            times[width], num_samples[width] = robust_median(
+                steps_ns[batch, width], what, allow_busy=allow_busy
+            )
         draft.append(max(0, times[DRAFT] - times[0]))
         row = [times[0], *(max(1, times[width] - draft[-1]) for width in range(1, block + 1))]
-        verify.append(tuple(_level(row, f"batch {batch}")))
+        verify.append(tuple(_level(row, f"batch {batch}", allow_busy)))
         counts.append([num_samples[width] for width in range(block + 1)])
     return CostTable(batches=tuple(batches), verify_ns=tuple(verify), draft_ns=tuple(draft)), counts
 
 
-def _level(times_ns: Sequence[int], what: str) -> list[int]:
+def _level(times_ns: Sequence[int], what: str, allow_busy: bool) -> list[int]:
     """Times that do not fall; refuses a fall beyond noise."""
     levelled: list[int] = []
     for time_ns in times_ns:
         highest = levelled[-1] if levelled else time_ns
-        if time_ns < highest * (1 - _MAX_STEP_BACK):
+        if time_ns < highest * (1 - _MAX_STEP_BACK) and not allow_busy:
             raise CostTableError(
                 f"Times of {what} must not fall by more than {_MAX_STEP_BACK:.0%}, got {list(times_ns)} ns.",
                 hint="let nothing else run on the nodes, and measure again",

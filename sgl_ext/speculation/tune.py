@@ -22,7 +22,7 @@ from typing import Any
 from sgl_ext.errors import CostTableError, SglExtError
 from sgl_ext.speculation.cost_table import CostTable
 from sgl_ext.speculation.cost_table_file import MeasuredEngine, write_cost_table
-from sgl_ext.speculation.measure_plan import MAX_OUTLIER_SHARE, build_cost_table, plan_timings
+from sgl_ext.speculation.measure_plan import build_cost_table, plan_timings
 from sgl_ext.speculation.time_steps import Engine, time_steps
 
 KEY_VARIABLE = "SPARKCTL_API_KEY"
@@ -38,7 +38,7 @@ def tune(
     max_batch: int | None = None,
     context_tokens: int = CONTEXT_TOKENS,
     rounds: int = 3,
-    max_outlier_share: float = MAX_OUTLIER_SHARE,
+    allow_busy: bool = False,
     api_key: str | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> tuple[MeasuredEngine, CostTable, list[list[int]]]:
@@ -55,7 +55,7 @@ def tune(
     for done, timing in enumerate(timings, 1):
         steps_ns.setdefault((timing.batch, timing.width), []).extend(time_steps(target, timing))
         report(f"{done} of {len(timings)}: batch {timing.batch}, {_say(timing.width)}")
-    table, samples = build_cost_table(steps_ns, engine.block, max_outlier_share)
+    table, samples = build_cost_table(steps_ns, engine.block, allow_busy=allow_busy)
     return engine, table, samples
 
 
@@ -93,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-batch", type=int)
     parser.add_argument("--context-tokens", type=int, default=CONTEXT_TOKENS)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--allow-busy", action="store_true", help="a machine that was busy is not refused")
     options = parser.parse_args(arguments)
     try:
         engine, table, samples = tune(
@@ -101,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             max_batch=options.max_batch,
             context_tokens=options.context_tokens,
             rounds=options.rounds,
+            allow_busy=options.allow_busy,
             api_key=os.environ.get(KEY_VARIABLE),
             report=lambda line: print(line, file=sys.stderr, flush=True),
         )

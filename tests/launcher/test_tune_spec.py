@@ -75,6 +75,8 @@ def test_the_engine_s_own_python_measures(tmp_path: Path) -> None:
         sys.executable, "-m", "sgl_ext.speculation.tune", "--url", "http://127.0.0.1:1"
     ]  # fmt: skip
     assert tune_argv(plan, OPTIONS)[-2:] == ["--max-batch", "2"]
+    assert "--allow-busy" not in tune_argv(plan, OPTIONS)
+    assert "--allow-busy" in tune_argv(plan, replace(OPTIONS, allow_busy=True))
     assert "--max-batch" not in tune_argv(plan, replace(OPTIONS, max_batch=None))
 
 

@@ -148,3 +148,5 @@ def test_a_busy_machine_is_refused() -> None:
     samples = {(1, width): [1000 - 300 * width] * 20 for width in range(DRAFT, 2)}
     with pytest.raises(CostTableError, match="must not fall by more than 25%"):
         build_cost_table(samples, 1)
+    table, _ = build_cost_table(samples, 1, allow_busy=True)  # asked for by name
+    assert table.verify_ns[0][1] == table.plain_ns(1)
