@@ -268,6 +268,8 @@ def starts(options: argparse.Namespace) -> None:
                 result["starts"].append(row)
                 print({key: value for key, value in row.items() if key != "memory_lines"}, flush=True)
                 record(options.out, options.label, result)
+        if options.keep_files:
+            return
         if last is not None and last.side != "ours":
             stop(last)
             last = prepare(make_server(options, "ours", "plain", "full", next(port)), options.gpus[0])
@@ -323,6 +325,7 @@ def main() -> None:
     )
     parser.add_argument("--at-once", type=int, default=64, help="servers asked at the same time")
     parser.add_argument("--late-work", type=Path, help="a model whose second Engram layer is late")
+    parser.add_argument("--keep-files", action="store_true", help="starts: no packed file is cut off")
     parser.add_argument("--more-sides", nargs="*", default=[], help="for example ram8")
     options = parser.parse_args()
     options.work, options.out = options.work.absolute(), options.out.absolute()
