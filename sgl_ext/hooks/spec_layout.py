@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from sgl_ext.hook import Hook, HookKind
 from sgl_ext.speculation.engine_speculation import current_step
 
@@ -21,14 +23,15 @@ def lay_out_planned(original: Callable[..., Any], planner: Any, **kwargs: Any) -
         ragged_layout_exceeds_captured_grid,
         verify_layout_grid,
     )
-    from sglang.srt.speculative.ragged_verify import RaggedVerifyLayout
+    from sglang.srt.speculative.ragged_verify import RaggedVerifyLayout, round_up_grid
 
     lens = [width + 1 for width in step.plan.widths]
+    num_rows = sum(lens)
     if ragged_layout_exceeds_captured_grid(
         num_reqs=len(lens),
         verify_num_draft_tokens=planner.verify_num_draft_tokens,
         model_runner=planner.model_runner,
-        tier_tokens_hint=sum(lens),
+        tier_tokens_hint=num_rows,
     ):
         return None
     grid = verify_layout_grid(
@@ -36,7 +39,16 @@ def lay_out_planned(original: Callable[..., Any], planner: Any, **kwargs: Any) -
         ragged_verify_mode=planner._ragged_verify_mode,
         model_runner=planner.model_runner,
     )
-    return RaggedVerifyLayout.from_verify_lens(verify_lens_cpu=lens, device=kwargs["device"], grid=grid)
+    on_device = step.verify_lens
+    if on_device is None:  # whole blocks
+        on_device = torch.full((len(lens),), lens[0], dtype=torch.int32, device=kwargs["device"])
+    # Not from_verify_lens: it copies from pageable memory, which waits for all that the GPU was given before.
+    return RaggedVerifyLayout._assemble_device(
+        verify_lens=on_device,
+        graph_num_tokens=round_up_grid(total=num_rows, grid=grid),
+        verify_lens_cpu=lens,
+        total_verify_tokens=num_rows,
+    )
 
 
 HOOK = Hook(
