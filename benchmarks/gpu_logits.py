@@ -76,7 +76,6 @@ def ask_cpu_engine(work: Path) -> list[tuple[list[int], np.ndarray]]:
     model = work / "model"
     os.environ |= {
         "SGLANG_USE_CPU_ENGINE": "1",
-        "SPARKCTL_FORK_CHILDREN": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "SGLANG_CPU_OMP_THREADS_BIND": "0",
