@@ -39,6 +39,7 @@ LAYOUTS = (
     gpu_parallel.Layout(name="tp2-ep1", tp=2),
     gpu_parallel.Layout(name="tp2-ep1-split", tp=2, environment=_SPLIT),
     gpu_parallel.Layout(name="tp2-ep2", tp=2, ep=2),
+    gpu_parallel.Layout(name="tp2-ep1-disk", tp=2),  # Engram rows from packed files, exchanged over NCCL
 )
 
 
@@ -131,7 +132,8 @@ def start_engines(run: Run) -> dict[str, Any]:
             for name in ("--speculative-algorithm", "--speculative-dspark-block-size"):
                 at = server.command.index(name)
                 del server.command[at : at + 2]
-            server.environment.pop("SPARKCTL_ENGRAM_DIR")
+            if not layout.name.endswith("-disk"):
+                server.environment.pop("SPARKCTL_ENGRAM_DIR")
             # SGLang refuses GPUs with unequal free memory, which several engines starting at once have.
             server.environment["SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"] = "0"
             server.environment["SGLANG_TORCH_PROFILER_DIR"] = str(options.out / f"trace-{layout.name}")
@@ -180,6 +182,8 @@ def compare_tokens(run: Run) -> dict[str, Any]:
         result[name] = compare(answers["tp1"], answers[name])
     if {"tp2-ep1", "tp2-ep1-split"} <= set(answers):
         result["split against whole rows"] = compare(answers["tp2-ep1"], answers["tp2-ep1-split"])
+    if {"tp2-ep1", "tp2-ep1-disk"} <= set(answers):
+        result["rows from disk against tables"] = compare(answers["tp2-ep1"], answers["tp2-ep1-disk"])
     return result | {"rows": answers}
 
 
