@@ -65,15 +65,15 @@ LAUNCH_CHECKS = {
         "the ranks look for this node where it is not",
         "correct it in the topology, or give the interface its address (netplan)",
     ),
-    "recipe-lock": (
-        "recipe, engine, extension and model are what the recipe's lock pins (docs/sharing.md)",
-        "what runs is not what was measured and shared",
-        "bring back what was locked, or pin what is there (sparkctl recipe lock), or sparkctl up --unlocked",
-    ),
     "same-versions": (
         "sglang, sparkctl and torch have one version on all nodes",
         "ranks that run different code give different answers, or hang",
         "sparkctl install",
+    ),
+    "recipe-lock": (
+        "recipe, engine, extension and model are what the recipe's lock pins (docs/sharing.md)",
+        "what runs is not what was measured and shared",
+        "bring back what was locked, or pin what is there (sparkctl recipe lock), or sparkctl up --unlocked",
     ),
 }
 # Looked at when a token was generated, before `up` says ready (launcher/audit_run.py).

@@ -13,6 +13,7 @@ from launcher.doctor.collective_result import CHECK as COLLECTIVE
 from launcher.doctor.examine import ANSWER, GROUPS, TOOL
 from launcher.doctor.field_reports import FieldReport, field_reports
 from launcher.doctor.memory_fit import CONSEQUENCE, MEMORY_CHECKS
+from launcher.preflight import LOCK_CHECK
 
 DOCS = Path(__file__).parents[2] / "docs"
 INTRODUCTION = """# What `sparkctl doctor` checks
@@ -39,7 +40,9 @@ On four nodes in network namespaces of one x86 machine the command took 1.7 s, a
 MEMORY_INTRODUCTION = (
     "The rules of [fit](fit.md) on the checkpoint of the nodes and the memory that they report.\n"
 )
-LAUNCH_INTRODUCTION = "`sparkctl up` makes these from the plan; `sparkctl doctor` shows them too.\n"
+LAUNCH_INTRODUCTION = (
+    "`sparkctl up` makes these from the plan; `sparkctl doctor` shows them too, but for the last two.\n"
+)
 EVERYWHERE = "on every node"
 
 
@@ -113,7 +116,14 @@ def _groups() -> dict[str, list[Page]]:
         for name, means in MEMORY_CHECKS.items()
     ]
     found["Of a launch"] = [
-        Page(name=name, means=means, why=why, fix=fix, when=EVERYWHERE, code="launcher/preflight.py")
+        Page(
+            name=name,
+            means=means,
+            why=why,
+            fix=fix,
+            when="by sparkctl up, on every node" if name == LOCK_CHECK else EVERYWHERE,
+            code="launcher/preflight.py",
+        )
         for name, (means, why, fix) in LAUNCH_CHECKS.items()
     ]
     audit = Page(

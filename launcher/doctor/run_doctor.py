@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from launcher.choose_inputs import Inputs
 from launcher.doctor.case import Case, is_spread
+from launcher.doctor.check_names import LAUNCH_CHECKS
 from launcher.doctor.collective_result import CHECK as COLLECTIVE
 from launcher.doctor.collective_result import CollectiveResult, collective_findings
 from launcher.doctor.examine import examine
@@ -148,7 +149,7 @@ def _launch_findings(plan: LaunchPlan, known: Mapping[str, NodeFacts]) -> list[F
     names = {node.name for node in plan.nodes if node.name in known}
     seen = replace(plan, nodes=tuple(node for node in plan.nodes if node.name in names))
     problems = find_problems(seen, known) if names else ()
-    return [replace(item, consequence="sparkctl up refuses to start") for item in problems]
+    return [replace(item, consequence=LAUNCH_CHECKS[item.check][1]) for item in problems]
 
 
 def _collective(
