@@ -103,6 +103,7 @@ def main() -> None:
         folder = Path(text)
         (folder / "two-groups.yaml").write_text(RECIPE)
         deployment = f"groups-{os.getpid()}"
+        sparkctl("tiny-model", "qwen3", str(Path.home() / ".local/share/sparkctl/models/tiny-qwen3"))
         try:
             for group in (1, 2):
                 path = folder / f"group-{group}.json"

@@ -24,6 +24,7 @@ class HookSet(enum.StrEnum):
     GPU_SEQUENCE_PARALLEL = "gpu_sequence_parallel"  # the same in CUDA's layers
     ROW_STORE = "row_store"  # Engram rows from packed files instead of tables in memory
     SPECULATION = "speculation"  # DSpark's width decided for every step and request
+    SPEC_PLAIN_GRAPHS = "spec_plain_graphs"  # graphs for its steps without a draft
 
 
 HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
@@ -66,6 +67,8 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
         "sm100_indexer",
         "kernel_heads_sm12x",
         "score_chunks",
+        "kv_layout_choice",
+        "kv_layout_attention",
         "live_publish_decode",
         "live_consume_decode",
         "live_topk_decode",
@@ -92,6 +95,7 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
         "spec_finish",
         "spec_option",
     ),
+    HookSet.SPEC_PLAIN_GRAPHS: ("spec_plain_tiers", "spec_plain_capture"),
 }
 
 
@@ -140,4 +144,6 @@ def choose_hook_sets(
         chosen.append(HookSet.ROW_STORE)
     if settings.spec:
         chosen.append(HookSet.SPECULATION)
+        if settings.spec_plain_graphs:
+            chosen.append(HookSet.SPEC_PLAIN_GRAPHS)
     return tuple(chosen)

@@ -35,6 +35,15 @@ def describe_sequence_parallel(hook_sets: tuple[HookSet, ...], tp_size: int) -> 
     return asdict(setting)
 
 
+def describe_kv_layout(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | None:
+    """The KV layout and its check; None where SGLang alone decides."""
+    if HookSet.SM12X not in hook_sets:
+        return None
+    from sgl_ext.kv_layouts.boot_check import describe_layout
+
+    return describe_layout()
+
+
 def find_capability(settings: Settings, config: dict[str, Any] | None) -> tuple[int, int] | None:
     """CUDA capability of a GPU that is to serve V4.1, else None. Raises CapabilityError where it cannot."""
     if settings.cpu_engine or config is None or config.get("model_type") not in V41_MODEL_TYPES:
@@ -107,5 +116,6 @@ def _install_build_prove(
             "experts": describe_experts(hook_sets),
             "sequence_parallel": describe_sequence_parallel(hook_sets, server_args.tp_size),
             "speculation": speculation,
+            "kv_layout": describe_kv_layout(hook_sets),
         },
     )

@@ -227,11 +227,35 @@ def check_bounded_scores() -> None:
             read_transient_bytes({TRANSIENT_VARIABLE: text})
 
 
+def check_kv_formats() -> None:
+    """Rows packed by the plain form of V4.1's KV layouts, read back by SGLang's kernel for them."""
+    from types import SimpleNamespace
+
+    from sglang.kernels.ops.attention.dsv4 import dequant_k_cache
+    from sglang.kernels.ops.attention.dsv4.kv_layout import KVLayout
+
+    from sgl_ext.kv_layouts.packed_rows import V41, V41_FP4, empty_cache, load_rows, store_rows
+
+    dequant_k_cache.get_jit_cuda_arch = lambda: SimpleNamespace(major=10)
+    draw = torch.Generator().manual_seed(12)
+    rows = torch.randn((60, 512), generator=draw) * torch.tensor([1.0, 20.0, 1 / 50]).repeat(20).unsqueeze(1)
+    slots = torch.randperm(192, generator=draw)[:60].to(torch.int32)
+    for form in (V41, V41_FP4):
+        layout = KVLayout.parse(form.name)
+        assert layout.bytes_per_token == form.bytes_per_token and layout.tile_size == form.group
+        cache = empty_cache(form, 3, 64, torch.device("cpu"))
+        assert cache.shape[1] == layout.page_bytes(64)
+        store_rows(cache, slots, rows, 64, form)
+        seen = dequant_k_cache.dequantize_k_cache_paged_v41(cache, slots, 64, layout=layout)[:, 0]
+        assert torch.equal(seen, load_rows(cache, slots, 64, form)), form.name
+
+
 def check_all() -> None:
     check_selection()
     check_scores()
     check_step()
     check_bounded_scores()
+    check_kv_formats()
 
 
 @pytest.mark.sglang
