@@ -4,9 +4,10 @@
     python benchmarks/gpu_spec.py --work W --out O --gpu 1 --draft agreeing   made to agree with the target
     python benchmarks/gpu_spec.py --work W --out O --draft random --dry-run   on a CPU: a small model
 
-First the model (built where it is missing), then four engines: plain (no speculation), always (SGLang's
-DSPARK, block 5), and two that the plugin decides, static and compact, still without a cost table. `tune`
-measures the tables on these two; they are started again with them (auto-static, auto-compact). Parts:
+First the model (built where it is missing), then five engines: plain (no speculation), always (SGLang's
+DSPARK, block 5), and three that the plugin decides, still without a cost table: static and compact verify,
+and fine, which is compact with graphs of one row a request. `tune` measures a table on each of these, and
+they are started again with it (auto-static, auto-compact, auto-fine). Parts:
 
   tune      the cost tables
   timing    tokens/s at batch 1, 4, 16: all engines asked in turn, the order turned round each time
@@ -49,12 +50,14 @@ GAINS = {"embed_gain": 1024.0, "markov_gain": 512.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """verify: SGLang's ragged verify mode, where the plugin decides; None: SGLang alone."""
+    """verify: SGLang's ragged verify mode, where the plugin decides; None: SGLang alone. plain_graphs: the
+    plugin's own graphs for steps without a draft."""
 
     name: str
     drafts: bool = True
     verify: str | None = None
     tuned: bool = False
+    plain_graphs: bool = False
 
 
 FIRST = (
@@ -62,7 +65,9 @@ FIRST = (
     Side(name="always"),
     Side(name="static", verify="static"),
     Side(name="compact", verify="compact"),
+    Side(name="fine", verify="compact", plain_graphs=True),
 )
+DECIDED = tuple(side.name for side in FIRST if side.verify)
 SECOND = tuple(replace(side, name=f"auto-{side.name}", tuned=True) for side in FIRST if side.verify)
 
 
@@ -118,8 +123,10 @@ def make_server(options: argparse.Namespace, side: Side, port: int) -> Server:
     if side.verify:
         variables |= {"SPARKCTL_SPEC": "1", "SGLANG_RAGGED_VERIFY_MODE": side.verify}
         command += ["--enable-metrics"]
+    if side.plain_graphs:
+        variables["SPARKCTL_SPEC_PLAIN_GRAPHS"] = "1"
     if side.tuned:
-        variables["SPARKCTL_SPEC_TABLE"] = str(options.out / f"{options.draft}-table-{side.verify}.json")
+        variables["SPARKCTL_SPEC_TABLE"] = str(table_path(options, side.name))
     if options.dry_run:
         command += [
             "--device", "cpu", "--dtype", "float32", "--max-total-tokens", "8192", "--context-length", "4096",
@@ -145,6 +152,10 @@ def make_server(options: argparse.Namespace, side: Side, port: int) -> Server:
         side=side.name, spec=side.verify or "", graph="", port=port, command=command, environment=variables,
         log=options.out / f"{options.draft}-{side.name}.log",
     )  # fmt: skip
+
+
+def table_path(options: argparse.Namespace, name: str) -> Path:
+    return options.out / f"{options.draft}-table-{name.removeprefix('auto-')}.json"
 
 
 class Session:
@@ -263,8 +274,7 @@ def tune_side(session: Session, name: str) -> dict[str, Any]:
         rounds=options.tune_rounds,
         allow_busy=True,  # there is one run and no second
     )
-    path = options.out / f"{options.draft}-table-{name}.json"
-    digest = write_cost_table(path, engine, table, samples)
+    digest = write_cost_table(table_path(options, name), engine, table, samples)
     return {
         "hash": digest, "batches": table.batches, "verify_ns": table.verify_ns, "draft_ns": table.draft_ns,
         "samples": samples,
@@ -288,15 +298,14 @@ def run_tune(session: Session, limits: Limits) -> dict[str, Any]:
 
 def run_all(session: Session) -> None:
     options = session.options
-    first = tuple(side for side in FIRST if side.verify in (None, *options.verify))
+    first = tuple(side for side in FIRST if not side.verify or side.name in options.verify)
     session.launch(first)
     session.await_all(first)
     session.part("tune", 150, lambda limits: run_tune(session, limits))
     for name in options.verify:  # replaced by those with a table
         stop(session.servers[name])
         session.servers[name].error = session.servers[name].error or "stopped after tune"
-    tables = {side.name: options.out / f"{options.draft}-table-{side.verify}.json" for side in SECOND}
-    second = tuple(side for side in SECOND if tables[side.name].is_file())
+    second = tuple(side for side in SECOND if table_path(options, side.name).is_file())
     if second:
         session.launch(second)
         session.await_all(second)
@@ -314,7 +323,7 @@ def main() -> int:
     parser.add_argument("--draft", choices=("random", "agreeing"), required=True)
     parser.add_argument("--gpu", default="0", help="CUDA device of all engines")
     parser.add_argument("--port", type=int, help="first port; by default one for each GPU and draft")
-    parser.add_argument("--verify", nargs="+", choices=("static", "compact"), default=["static", "compact"])
+    parser.add_argument("--verify", nargs="+", choices=DECIDED, default=list(DECIDED))
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--limit-s", type=float, default=570, help="parts that would begin later are skipped")
     parser.add_argument("--start-limit-s", type=float, default=400)
@@ -347,7 +356,7 @@ def set_sizes(options: argparse.Namespace) -> None:
     options.port = options.port or 33000 + 1000 * (options.draft == "agreeing") + 2000 * int(options.gpu)
     options.chunk, options.long = (256, 600) if small else (2048, 5000)
     options.batches = (1, 2) if small else (1, 4, 16)
-    options.decode_tokens, options.rounds = (24, 2) if small else (192, 6)
+    options.decode_tokens, options.rounds = (24, 2) if small else (192, 5)
     options.context, options.tune_rounds = (32, 2) if small else (256, 2)
     options.samples, options.sample_batch = (64, 4) if small else (3200, 16)
     options.length_scale = 1 if small else 6

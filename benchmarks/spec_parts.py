@@ -64,8 +64,8 @@ def list_ways(servers: dict[str, Server]) -> list[Way]:
     for name, server in servers.items():
         if name.startswith("auto-"):
             ways += [
-                Way(name=f"{name}, off", server=server, spec="off", rounds=3),
-                Way(name=f"{name}, width 5", server=server, spec=5, rounds=3),
+                Way(name=f"{name}, off", server=server, spec="off", rounds=2),
+                Way(name=f"{name}, width 5", server=server, spec=5, rounds=2),
             ]
     return ways
 

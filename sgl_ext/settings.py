@@ -14,6 +14,7 @@ REPORT_DIR_VARIABLE = "SPARKCTL_REPORT_DIR"
 ENGRAM_DIR_VARIABLE = "SPARKCTL_ENGRAM_DIR"
 SPEC_VARIABLE = "SPARKCTL_SPEC"
 SPEC_TABLE_VARIABLE = "SPARKCTL_SPEC_TABLE"
+SPEC_PLAIN_GRAPHS_VARIABLE = "SPARKCTL_SPEC_PLAIN_GRAPHS"
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("", "0", "false", "no", "off")
@@ -30,6 +31,7 @@ class Settings:
     fork_children: bool = False  # CPU engine: children by fork, so a node imports SGLang once
     spec: bool = False  # DSpark's width for each request and step; False leaves all to SGLang
     spec_table: Path | None = None  # where `sparkctl tune spec` puts the cost table; may not exist yet
+    spec_plain_graphs: bool = False  # compact verify: graphs of one row a request too; no GPU has run them
 
     def as_json(self) -> dict[str, object]:
         return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
@@ -60,6 +62,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         fork_children=fork_children,
         spec=spec,
         spec_table=_absolute(environment, SPEC_TABLE_VARIABLE),
+        spec_plain_graphs=_flag(environment, SPEC_PLAIN_GRAPHS_VARIABLE),
     )
 
 

@@ -53,7 +53,8 @@ def propose_nothing(
         ),
         confidence=confidence,
         confidence_raw=confidence,
-        folded=False,
+        # A captured verify accepts by itself and commits; it honours the lengths that were staged for it.
+        folded=ids.is_cuda,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from sgl_ext.errors import SettingError
-from sgl_ext.settings import SPEC_TABLE_VARIABLE, SPEC_VARIABLE, Settings
+from sgl_ext.settings import SPEC_PLAIN_GRAPHS_VARIABLE, SPEC_TABLE_VARIABLE, SPEC_VARIABLE, Settings
 from sgl_ext.speculation.controller import VerifyShape
 from sgl_ext.speculation.cost_table import CostTable
 from sgl_ext.speculation.cost_table_file import MeasuredEngine, check_rank_hashes, load_cost_table
@@ -45,8 +45,8 @@ def attach_speculation(scheduler: Any, server_args: Any, settings: Settings) -> 
 
     worker = scheduler.model_worker
     parallel = get_parallel()
-    _refuse_impossible(parallel)
-    engine = describe_engine(worker, server_args)
+    _refuse_impossible(parallel, worker._verify_planner.mode_value, settings)
+    engine = describe_engine(worker, server_args, settings)
     path = settings.spec_table
     table, digest = None, UNTUNED
     if path is not None and path.exists():
@@ -70,22 +70,23 @@ def attach_speculation(scheduler: Any, server_args: Any, settings: Settings) -> 
     )
 
 
-def describe_engine(worker: Any, server_args: Any) -> MeasuredEngine:
+def describe_engine(worker: Any, server_args: Any, settings: Settings) -> MeasuredEngine:
     """The engine as a cost table names it: the model by its served name and its config.json, which is the
     same on every node wherever the files lie."""
     config = Path(server_args.model_path) / "config.json"
     shape = hashlib.sha256(config.read_bytes()).hexdigest()[:12]
+    graphs = "-plain-graphs" if settings.spec_plain_graphs else ""
     return MeasuredEngine(
         sglang=metadata.version("sglang"),
         model=f"{server_args.served_model_name or Path(server_args.model_path).name} (config {shape})",
         tp_size=server_args.tp_size,
-        verify=worker._verify_planner.mode_value,
+        verify=worker._verify_planner.mode_value + graphs,
         block=worker.gamma,
         context_tokens=_ANY_CONTEXT,
     )
 
 
-def _refuse_impossible(parallel: Any) -> None:
+def _refuse_impossible(parallel: Any, verify: str, settings: Settings) -> None:
     from sglang.srt.environ import envs
 
     if parallel.attn_dp_enabled or parallel.pp_size > 1:
@@ -93,6 +94,11 @@ def _refuse_impossible(parallel: Any) -> None:
             f"Attention DP and PP must be off when {SPEC_VARIABLE} is set, got one of them: their ranks "
             "serve different requests, so they cannot decide alike.",
             hint=f"unset {SPEC_VARIABLE} or the parallelism",
+        )
+    if settings.spec_plain_graphs and verify != "compact":
+        raise SettingError(
+            f"Verify must be compact when {SPEC_PLAIN_GRAPHS_VARIABLE} is set, got {verify}.",
+            hint=f"unset {SPEC_PLAIN_GRAPHS_VARIABLE}, or set extensions.dspark.verify: compact",
         )
     if envs.SGLANG_SIMULATE_ACC_LEN.get() > 0:
         raise SettingError(
@@ -114,7 +120,7 @@ def require_same_table(digest: str, group: Any, num_ranks: int) -> None:
 def _make_speculation(
     worker: Any, table: CostTable | None, engine: MeasuredEngine, server_args: Any, group: Any, rank: int
 ) -> EngineSpeculation:
-    shape = VerifyShape.RAGGED if engine.verify == "compact" else VerifyShape.EQUAL
+    shape = VerifyShape.RAGGED if engine.verify.startswith("compact") else VerifyShape.EQUAL
     decider = RankSpeculation(block=engine.block, shape=shape, table=table)
     publisher = None
     if server_args.enable_metrics and rank == 0:  # all ranks count the same

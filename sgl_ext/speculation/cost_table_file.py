@@ -28,7 +28,7 @@ class MeasuredEngine(_Strict):
     sglang: str
     model: str  # name and revision
     tp_size: Count
-    verify: Literal["static", "cap-accept", "compact"]
+    verify: Literal["static", "cap-accept", "compact", "compact-plain-graphs"]
     block: Count
     context_tokens: Count  # length of the prompts that were timed
 
