@@ -25,7 +25,6 @@ class HookSet(enum.StrEnum):
     ROW_STORE = "row_store"  # Engram rows from packed files instead of tables in memory
     SPECULATION = "speculation"  # DSpark's width decided for every step and request
     SPEC_PLAIN_GRAPHS = "spec_plain_graphs"  # graphs for its steps without a draft
-    SPEC_PLAIN_GRAPHS = "spec_plain_graphs"  # graphs for its steps without a draft
 
 
 HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
@@ -97,7 +96,6 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
         "spec_option",
     ),
     HookSet.SPEC_PLAIN_GRAPHS: ("spec_plain_tiers", "spec_plain_capture"),
-    HookSet.SPEC_PLAIN_GRAPHS: ("spec_plain_tiers", "spec_plain_capture"),
 }
 
 
@@ -146,8 +144,6 @@ def choose_hook_sets(
         chosen.append(HookSet.ROW_STORE)
     if settings.spec:
         chosen.append(HookSet.SPECULATION)
-        if settings.spec_plain_graphs:
-            chosen.append(HookSet.SPEC_PLAIN_GRAPHS)
         if settings.spec_plain_graphs:
             chosen.append(HookSet.SPEC_PLAIN_GRAPHS)
     return tuple(chosen)
