@@ -15,7 +15,7 @@ from sgl_ext.speculation.cost_table import CostTable
 
 DRAFT = -1  # width under which the draft alone is timed
 MIN_SAMPLES = 20
-SAMPLES_A_PASS = 12  # enough in two passes
+SAMPLES_A_PASS = 10  # MIN_SAMPLES in two passes
 # A step with a prefill, a checkpoint or a clock change in it takes several times as long; the median of what
 # is left is what the controller can expect. Six deviations keep all of a normal distribution and drop those.
 _OUTLIER_DEVIATIONS = 6
