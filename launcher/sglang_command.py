@@ -113,6 +113,8 @@ def _extension_environment(recipe: Recipe, engram_path: str, state_path: str) ->
         yield "SPARKCTL_EXPERT_BACKEND", extensions.experts.backend
     if recipe.parallelism.sequence_parallel != "off":
         yield "SPARKCTL_SEQUENCE_PARALLEL", recipe.parallelism.sequence_parallel
+    if extensions.kv_layout != "v4":
+        yield "SPARKCTL_KV_LAYOUT", extensions.kv_layout
     if extensions.dspark.enabled:
         yield "SGLANG_RAGGED_VERIFY_MODE", extensions.dspark.verify
     if extensions.dspark.width == "auto":

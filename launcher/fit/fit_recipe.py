@@ -98,7 +98,11 @@ def fit_recipe(recipe: Recipe, shape: ModelShape, what_if: WhatIf | None = None)
         budgets=tuple(budget_rank(shape, settings, rank) for rank in range(split.tp)),
         problems=problems,
         kv_tokens=served_tokens(shape, settings),
-        bytes_per_token=bytes_per_token(shape.config, has_draft=settings.pool.verify_tokens > 0),
+        bytes_per_token=bytes_per_token(
+            shape.config,
+            has_draft=settings.pool.verify_tokens > 0,
+            kv_layout=settings.pool.kv_layout,
+        ),
         safe_pool_tokens=largest_safe_pool(shape, settings),
         safe_chunk_tokens=largest_safe_chunk(shape, settings),
         min_mem_fraction=min_mem_fraction(shape, settings),
@@ -125,6 +129,7 @@ def memory_settings(recipe: Recipe, shape: ModelShape, asked: WhatIf) -> MemoryS
             draft_experts=asked.draft_experts,
         ),
         pool=PoolSettings(
+            kv_layout=recipe.extensions.kv_layout,
             max_running_requests=server.max_running_requests or DEFAULT_RUNNING_REQUESTS,
             chunk_tokens=context if chunk < 0 else chunk,
             verify_tokens=dspark.block_size + 1 if dspark.enabled else 0,

@@ -73,7 +73,8 @@ def largest_safe_chunk(shape: ModelShape, settings: MemorySettings) -> int | Non
 def largest_safe_pool(shape: ModelShape, settings: MemorySettings) -> int:
     """KV tokens that leave the floor in the longest prefill, on the head; 0 when none do."""
     empty = budget_rank(shape, settings, 0, tokens=0)
-    per_token = bytes_per_token(shape.config, has_draft=settings.pool.verify_tokens > 0)
+    pool = settings.pool
+    per_token = bytes_per_token(shape.config, has_draft=pool.verify_tokens > 0, kv_layout=pool.kv_layout)
     return max(0, page_down(int((empty.left_bytes - gb(constants().floor_gb)) / per_token)))
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from launcher.fit.model_config import ModelConfig
 
 PAGE_TOKENS = 256
-# V4 layout, the only one on sm_12x: FP8 latent, BF16 rope, 8 scale bytes; pages are multiples of 576 bytes.
+# V4 layout, SGLang's only one on sm_12x: FP8 latent, BF16 rope, 8 scale bytes; pages of whole 576 bytes.
 _SCALE_BYTES, _PAGE_ALIGN_BYTES = 8, 576
-# FP4 latent with one scale per 16 values: SM100 and gfx950 only, for comparison with the publisher's figure.
-_FP4_SLOT_BYTES = 256 + 32
+# V4.1 layout (extensions.kv_layout: v41): FP8 in the window with one scale per 32 values, FP4 with one per 16
+# in the compressed caches. Pages of 64 tokens and more need no padding.
+_V41_WINDOW_BYTES, _FP4_SLOT_BYTES = 512 + 16, 256 + 32
 _EVICTION_INTERVAL = 128  # SGLANG_SWA_EVICTION_INTERVAL
 _TAILS_PER_REQUEST = 4
 _PAIR_STATE_BYTES = 4  # float32
@@ -28,6 +29,7 @@ class PoolSettings:
     max_running_requests: int
     chunk_tokens: int
     verify_tokens: int
+    kv_layout: str = "v4"
 
 
 def slot_bytes(config: ModelConfig, page_slots: int = 0) -> float:
@@ -43,19 +45,21 @@ def index_bytes(config: ModelConfig) -> int:
     return config.index_head_dim // 2 + config.index_head_dim // 32
 
 
-def bytes_per_token(config: ModelConfig, *, has_draft: bool, padded: bool = True) -> float:
+def bytes_per_token(
+    config: ModelConfig, *, has_draft: bool, padded: bool = True, kv_layout: str = "v4"
+) -> float:
     """KV bytes of one token on every rank. `padded=False`: builds that did not count the pages' padding."""
     total = 0.0
     for ratio in (1, 2):
         page_slots = PAGE_TOKENS // ratio if padded else 0
-        total += config.kv_sources(ratio) * (slot_bytes(config, page_slots) + index_bytes(config)) / ratio
+        slot = _FP4_SLOT_BYTES if kv_layout == "v41" else slot_bytes(config, page_slots)
+        total += config.kv_sources(ratio) * (slot + index_bytes(config)) / ratio
     return total * _draft_inflation(config, has_draft)
 
 
 def compact_bytes_per_token(config: ModelConfig) -> float:
-    """The publisher's FP4 layout, which SGLang does not use on sm_12x."""
-    slots = sum(config.kv_sources(ratio) / ratio for ratio in (1, 2))
-    return slots * (_FP4_SLOT_BYTES + index_bytes(config))
+    """The publisher's FP4 layout, which SGLang itself does not use on sm_12x."""
+    return bytes_per_token(config, has_draft=False, kv_layout="v41")
 
 
 def swa_tokens(config: ModelConfig, settings: PoolSettings) -> int:
@@ -69,7 +73,8 @@ def swa_tokens(config: ModelConfig, settings: PoolSettings) -> int:
 
 
 def swa_bytes(config: ModelConfig, settings: PoolSettings, *, padded: bool = True) -> int:
-    slot = slot_bytes(config, PAGE_TOKENS if padded else 0)
+    is_v41 = settings.kv_layout == "v41"
+    slot = _V41_WINDOW_BYTES if is_v41 else slot_bytes(config, PAGE_TOKENS if padded else 0)
     inflation = _draft_inflation(config, settings.verify_tokens > 0)
     return round(swa_tokens(config, settings) * slot * config.num_hidden_layers * inflation)
 
@@ -86,7 +91,9 @@ def pool_tokens(
 ) -> int:
     """Tokens that the engine makes of the memory it finds, after the fixed pools: whole pages, or 0."""
     fixed = swa_bytes(config, settings, padded=padded) + pair_state_bytes(config, settings)
-    per_token = bytes_per_token(config, has_draft=settings.verify_tokens > 0, padded=padded)
+    per_token = bytes_per_token(
+        config, has_draft=settings.verify_tokens > 0, padded=padded, kv_layout=settings.kv_layout
+    )
     return max(0, page_down(int((available_bytes - fixed) / per_token)))
 
 

@@ -195,12 +195,13 @@ def _engram_items(shape: ModelShape, settings: MemorySettings) -> list[Item]:
 
 def _pool_items(shape: ModelShape, settings: MemorySettings, tokens: int) -> list[Item]:
     config, pool = shape.config, settings.pool
-    per_token = bytes_per_token(config, has_draft=pool.verify_tokens > 0)
+    per_token = bytes_per_token(config, has_draft=pool.verify_tokens > 0, kv_layout=pool.kv_layout)
     return [
         Item(
             name="KV pool",
             num_bytes=round(tokens * per_token),
-            how=f"{tokens} tokens x {per_token:.2f} B (SGLang 0.5.23, V4 layout, all ranks hold all of it)",
+            how=f"{tokens} tokens x {per_token:.2f} B (SGLang 0.5.23, {pool.kv_layout.upper()} layout, "
+            "all ranks hold all of it)",
         ),
         Item(
             name="sliding-window pool",

@@ -161,6 +161,7 @@ def test_draft_counts_for_the_fraction_only_when_it_runs() -> None:
     with_draft, without = server(tp=4, ep=2), server(tp=4, ep=2, verify=0)
     assert min_mem_fraction(SHAPE, without) < min_mem_fraction(SHAPE, with_draft)
     assert bytes_per_token(CONFIG, has_draft=False) < bytes_per_token(CONFIG, has_draft=True)
+    assert bytes_per_token(CONFIG, has_draft=False, kv_layout="v41") == 890.0
     assert swa_tokens(CONFIG, without.pool) < swa_tokens(CONFIG, with_draft.pool)
     names = {item.name for item in budget_rank(SHAPE, without, 0).items}
     assert not any(name.startswith("draft") for name in names)

@@ -180,7 +180,10 @@ def test_sequence_parallelism_and_the_plugins_backends_reach_the_engine_by_its_e
         assert "--moe-runner-backend" not in node.argv
     marlin = plan_of(make_recipe(extensions={"experts": {"backend": "marlin"}})).nodes[0]
     assert marlin.argv[marlin.argv.index("--moe-runner-backend") + 1] == "marlin"
-    assert not {"SPARKCTL_SEQUENCE_PARALLEL", "SPARKCTL_EXPERT_BACKEND"} & set(marlin.environment)
+    ours = {"SPARKCTL_SEQUENCE_PARALLEL", "SPARKCTL_EXPERT_BACKEND", "SPARKCTL_KV_LAYOUT"}
+    assert not ours & set(marlin.environment)
+    compact = plan_of(make_recipe(extensions={"kv_layout": "v41"})).nodes[0]
+    assert compact.environment["SPARKCTL_KV_LAYOUT"] == "v41"
 
 
 def test_rows_from_disk_are_for_the_cpu_engine_so_far() -> None:
