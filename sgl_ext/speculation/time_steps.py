@@ -11,7 +11,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,67 +70,81 @@ def time_steps(engine: Engine, timing: Timing) -> list[int]:
     samples = Samples()
     try:
         with _post(engine, "/generate", body) as reply:
-            for mark in _marks(reply, timing):
-                samples.add(*mark)
-                if len(samples.taken) >= timing.num_samples:
-                    break
-            for rid in ids:
-                _post(engine, "/abort_request", {"rid": rid}).close()
-            for _ in reply:  # until every request of the batch has ended
-                pass
+            _listen(engine, reply, timing, samples, ids)
     except (OSError, urllib.error.URLError) as error:
         raise CostTableError(
             f"The engine must answer at {engine.url}, got {_reason(error)}.",
             hint="sparkctl status; sparkctl logs",
         ) from error
-    return samples.taken
+    return samples.corrected()
 
 
 class Samples:
-    """Times of a step from when steps were over; `taken` in order."""
+    """Times of a step, from when parts of one request's reply came. A part is a step; where the engine was
+    faster than its reply some parts are two, and the reply's end says how many steps there were."""
 
     def __init__(self) -> None:
         self.taken: list[int] = []
+        self.num_parts = 0
+        self.num_steps: int | None = None
         self._last: tuple[int, int] | None = None
 
-    def add(self, now_ns: int, steps: int) -> None:
-        """steps: that were over by then."""
+    def add(self, now_ns: int) -> None:
+        self.num_parts += 1
         if self._last is None:
-            self._last = (now_ns, steps)
+            self._last = (now_ns, self.num_parts)
             return
-        since_ns, since = now_ns - self._last[0], steps - self._last[1]
-        if since and (since >= _STEPS_A_SAMPLE or since_ns >= _SHORT_NS * since):
+        since_ns, since = now_ns - self._last[0], self.num_parts - self._last[1]
+        if since >= _STEPS_A_SAMPLE or since_ns >= _SHORT_NS * since:
             self.taken.append(since_ns // since)
-            self._last = (now_ns, steps)
+            self._last = (now_ns, self.num_parts)
+
+    def corrected(self) -> list[int]:
+        """The first part is the prefill's, and the last step of an aborted reply may have no part."""
+        if self.num_steps is None or self.num_steps <= self.num_parts + 1:
+            return self.taken
+        return [time_ns * self.num_parts // self.num_steps for time_ns in self.taken]
 
 
-def _marks(reply: Any, timing: Timing) -> Iterator[tuple[int, int]]:
-    """When the first request's steps ended, once all requests of the batch run and the warm-up is over."""
+def _listen(engine: Engine, reply: Any, timing: Timing, samples: Samples, ids: Sequence[str]) -> None:
+    """Until num_samples are there, and then until every request of the batch has ended."""
     running: set[int] = set()
-    first: int | None = None
-    for index, meta in _events(reply):
-        now_ns = time.perf_counter_ns()
-        running.add(index)
-        if index != 0 or len(running) < timing.batch or "spec_verify_ct" not in meta:
-            continue
-        steps = int(meta["spec_verify_ct"])
-        first = steps if first is None else first
-        if steps - first >= timing.num_warmup:
-            yield now_ns, steps
-
-
-def _events(reply: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    num_warm = 0
+    is_over = False
     for line in reply:
-        text = line.decode().strip()
-        if not text.startswith("data:") or text == "data: [DONE]":
+        if not line.startswith(b"data: {"):
             continue
-        event = json.loads(text.removeprefix("data:"))
-        if "error" in event:
-            raise CostTableError(
-                f"The engine must take the requests that are timed, got {event['error']}.",
-                hint="start the engine with SPARKCTL_SPEC=1 and extensions.dspark of the recipe",
-            )
-        yield event.get("index", 0), event["meta_info"]
+        now_ns = time.perf_counter_ns()
+        index, meta = _read_event(line)
+        running.add(index)
+        if index == 0 and meta is not None:
+            samples.num_steps = meta.get("spec_verify_ct")
+        if is_over or index != 0 or len(running) < timing.batch:
+            samples.num_parts += index == 0
+            continue
+        num_warm += 1
+        if num_warm <= timing.num_warmup:
+            samples.num_parts += 1
+            continue
+        samples.add(now_ns)
+        if len(samples.taken) >= timing.num_samples:
+            is_over = True
+            for rid in ids:
+                _post(engine, "/abort_request", {"rid": rid}).close()
+
+
+def _read_event(line: bytes) -> tuple[int, Mapping[str, Any] | None]:
+    """The request's place in the batch, and its meta_info where it has ended. Only these are parsed: a batch
+    of many requests sends thousands of parts a second."""
+    if b'"finish_reason":null' in line:
+        return int(line[line.rindex(b'"index":') + 8 :].rstrip(b"}\r\n ")), None
+    event = json.loads(line.removeprefix(b"data: "))
+    if "error" in event:
+        raise CostTableError(
+            f"The engine must take the requests that are timed, got {event['error']}.",
+            hint="start the engine with SPARKCTL_SPEC=1 and extensions.dspark of the recipe",
+        )
+    return event.get("index", 0), event["meta_info"]
 
 
 def _wish(width: int) -> object:

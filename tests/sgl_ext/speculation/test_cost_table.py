@@ -131,13 +131,21 @@ def test_a_step_of_one_request_may_take_longer_than_one_of_eight() -> None:
 
 def test_short_steps_are_timed_in_fours_and_long_ones_one_by_one() -> None:
     samples = Samples()
-    for step, now_ms in enumerate((0, 9, 10, 11, 20, 24, 30, 36, 40)):  # of 5 ms, some told late
-        samples.add(now_ms * 1_000_000, step)
-    assert samples.taken == [5_000_000, 5_000_000]
+    for now_ms in (0, 9, 10, 11, 20, 24, 30, 36, 40):  # of 5 ms, some told late
+        samples.add(now_ms * 1_000_000)
+    assert samples.corrected() == [5_000_000, 5_000_000]
     samples = Samples()
-    for step, now_ms in ((3, 0), (4, 60), (6, 180), (6, 190), (7, 250)):
-        samples.add(now_ms * 1_000_000, step)
-    assert samples.taken == [60_000_000, 60_000_000, 70_000_000]
+    for now_ms in (0, 60, 180, 190, 210, 270):
+        samples.add(now_ms * 1_000_000)
+    assert samples.corrected() == [60_000_000, 120_000_000, 15_000_000, 60_000_000]
+
+
+def test_parts_that_were_merged_are_made_good() -> None:
+    samples = Samples()
+    for part in range(9):
+        samples.add(part * 8_000_000)
+    samples.num_steps = 18  # the reply's end says so: two steps a part
+    assert samples.corrected() == [4_000_000, 4_000_000]
 
 
 def test_a_busy_machine_is_refused() -> None:
