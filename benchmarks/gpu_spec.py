@@ -285,6 +285,7 @@ def run_tune(session: Session, limits: Limits) -> dict[str, Any]:
     """One engine after the other: two at once would measure each other. What fails is named."""
     found: dict[str, Any] = {}
     for name in session.options.verify:
+        table_path(session.options, name).unlink(missing_ok=True)  # of an earlier run
         if session.servers[name].error:
             continue
         try:
