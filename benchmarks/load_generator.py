@@ -135,12 +135,13 @@ def run_bare(endpoint: Endpoint, wave: Wave) -> dict[str, float]:
 def run_serving(endpoint: Endpoint, arguments: argparse.Namespace, seed: int) -> dict[str, float]:
     """1000 / its median time per output token (ms), of requests one after the other."""
     with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "serving.jsonl"
+        result, prompts = Path(folder) / "serving.jsonl", Path(folder) / "prompts.jsonl"
+        prompts.write_text("".join(_as_conversation(seed, i) for i in range(arguments.requests)))
         argv = [
             sys.executable, "-m", "sglang.benchmark.serving", "--backend", "sglang-oai-chat",
             "--base-url", endpoint.url, "--model", endpoint.model, "--tokenizer", arguments.tokenizer,
-            "--dataset-name", "random-ids", "--random-input-len", str(PROMPT_TOKENS),
-            "--random-output-len", str(arguments.tokens), "--random-range-ratio", "1",
+            "--dataset-name", "custom", "--dataset-path", str(prompts),
+            "--sharegpt-output-len", str(arguments.tokens),
             "--num-prompts", str(arguments.requests),
             "--max-concurrency", "1", "--seed", str(seed), "--warmup-requests", "1", "--disable-tqdm",
             "--output-file", str(result),
@@ -153,6 +154,14 @@ def run_serving(endpoint: Endpoint, arguments: argparse.Namespace, seed: int) ->
         "output_throughput": found["output_throughput"],
         "total_output_tokens": found["total_output_tokens"],
     }
+
+
+def _as_conversation(seed: int, number: int) -> str:
+    """A prompt of the kind that sparkctl sends: what is answered is work for the engine too. The tool wants
+    an answer beside it, which is never sent.
+    """
+    asked = decode_body("prose", 0, f"serving/{seed}/{number}")["messages"][0]["content"]
+    return json.dumps({"conversations": [{"content": asked}, {"content": "An answer."}]}) + "\n"
 
 
 def _stand_ins() -> dict[str, str]:
