@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,8 @@ import pytest
 import sgl_ext
 from sgl_ext.tiny_model.v41 import build_v41
 from sgl_ext.tiny_model.v41_sizes import CPU
+from tests.sgl_ext.engine_forks import EngineForks
+from tests.sgl_ext.engine_variables import cpu_engine_variables
 
 pytestmark = [
     pytest.mark.sglang,
@@ -27,6 +27,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="needs the sglang wheel"),
 ]
 
+StartAndFail = Callable[..., tuple[dict[str, Any], str]]
 ROGUE = """
 def register():
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -59,65 +60,61 @@ def spoil(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
-def start_and_fail(model: Path, folder: Path, **environment: str) -> tuple[dict[str, Any], str]:
+@pytest.fixture
+def start_and_fail(model: Path, tmp_path: Path, engine_forks: EngineForks) -> StartAndFail:
     """The refusal file and the engine's log of a start that must not succeed."""
-    reports = folder / "reports"
-    reports.mkdir()
-    job = {"engine": {"model_path": str(model), "port": 41900}, "requests": []}
-    (folder / "job.json").write_text(json.dumps(job))
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("run_engine.py")), "job.json", "out.json"],
-        cwd=folder,
-        env={
-            **os.environ,
-            "SGLANG_USE_CPU_ENGINE": "1",
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "SGLANG_CPU_OMP_THREADS_BIND": "0",
-            "SPARKCTL_REPORT_DIR": str(reports),
-            "PYTHONPATH": str(folder / "path"),
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
-    log = done.stdout + done.stderr
-    assert done.returncode != 0, log[-3000:]
-    assert not (folder / "out.json").exists()
-    assert not list(reports.glob("rank-*.json"))  # nothing vouches for this rank
-    (refusal,) = reports.glob("refusal-*.json")
-    content: dict[str, Any] = json.loads(refusal.read_text())
-    return content, log
+
+    def start(**variables: str) -> tuple[dict[str, Any], str]:
+        reports = tmp_path / "reports"
+        reports.mkdir()
+        job = {"engine": {"model_path": str(model), "port": 41900}, "requests": []}
+        (tmp_path / "job.json").write_text(json.dumps(job))
+        environment = cpu_engine_variables(1, reports) | {"PYTHONPATH": str(tmp_path / "path")} | variables
+        done = engine_forks.start(
+            "tests.sgl_ext.run_engine",
+            tmp_path,
+            environment,
+            "job.json",
+            "out.json",
+            path=[tmp_path / "path"],
+        ).wait(400)
+        log = done.stdout + done.stderr
+        assert done.returncode != 0, log[-3000:]
+        assert not (tmp_path / "out.json").exists()
+        assert not list(reports.glob("rank-*.json"))  # nothing vouches for this rank
+        (refusal,) = reports.glob("refusal-*.json")
+        content: dict[str, Any] = json.loads(refusal.read_text())
+        return content, log
+
+    return start
 
 
-def test_drifted_source(model: Path, copied_plugin: Path, tmp_path: Path) -> None:
+def test_drifted_source(copied_plugin: Path, start_and_fail: StartAndFail) -> None:
     hook = copied_plugin / "hooks" / "mhc_combine.py"
     spoil(hook, 'fingerprint="', 'fingerprint="0')
-    refusal, log = start_and_fail(model, tmp_path)
+    refusal, log = start_and_fail()
     assert refusal["kind"] == "DriftError" and refusal["exit_code"] == 8
     assert "sglang.kernels.ops.layernorm.mhc.mhc_combine must have fingerprint 0" in refusal["message"]
     assert refusal["message"] in log
 
 
-def test_renamed_target(model: Path, copied_plugin: Path, tmp_path: Path) -> None:
+def test_renamed_target(copied_plugin: Path, start_and_fail: StartAndFail) -> None:
     spoil(copied_plugin / "hooks" / "mhc_combine.py", "layernorm.mhc.mhc_combine", "layernorm.mhc.combine")
-    refusal, log = start_and_fail(model, tmp_path)
+    refusal, log = start_and_fail()
     assert refusal["kind"] == "TargetError"
     assert "sglang.kernels.ops.layernorm.mhc.combine must exist" in refusal["message"]
     assert refusal["message"] in log
 
 
-def test_wrong_sglang_version(model: Path, copied_plugin: Path, tmp_path: Path) -> None:
+def test_wrong_sglang_version(copied_plugin: Path, start_and_fail: StartAndFail) -> None:
     spoil(copied_plugin / "hooks" / "scheduler_init.py", '("0.5.23",)', '("0.5.22",)')
-    refusal, log = start_and_fail(model, tmp_path)
+    refusal, log = start_and_fail()
     assert refusal["kind"] == "VersionError"
     assert "SGLang must be 0.5.22" in refusal["message"] and "got 0.5.23" in refusal["message"]
     assert "sgl_ext refuses to start (scheduler)" in log
 
 
-def test_another_plugin_took_the_target(model: Path, tmp_path: Path) -> None:
+def test_another_plugin_took_the_target(tmp_path: Path, start_and_fail: StartAndFail) -> None:
     path = tmp_path / "path"
     (path / "rogue-1.0.dist-info").mkdir(parents=True)
     (path / "rogue-1.0.dist-info" / "METADATA").write_text(
@@ -127,13 +124,13 @@ def test_another_plugin_took_the_target(model: Path, tmp_path: Path) -> None:
         "[sglang.srt.plugins]\nrogue = rogue_plugin:register\n"
     )
     (path / "rogue_plugin.py").write_text(ROGUE)
-    refusal, _ = start_and_fail(model, tmp_path)
+    refusal, _ = start_and_fail()
     assert refusal["kind"] in ("DriftError", "EffectError")
     assert "sglang.kernels.ops.layernorm.mhc.mhc_combine" in refusal["message"]
 
 
-def test_a_switch_set_the_other_way(model: Path, tmp_path: Path) -> None:
-    refusal, _ = start_and_fail(model, tmp_path, SGLANG_OPT_USE_TOPK_V2="1")
+def test_a_switch_set_the_other_way(start_and_fail: StartAndFail) -> None:
+    refusal, _ = start_and_fail(SGLANG_OPT_USE_TOPK_V2="1")
     assert refusal["message"].startswith(
         "SGLANG_OPT_USE_TOPK_V2 must be 0 for this model on this engine, got '1'"
     )
