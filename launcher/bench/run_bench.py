@@ -35,11 +35,13 @@ from launcher.bench.run_folder import RunFolder
 from launcher.bench.send import Sender
 from launcher.bench.wave import Wave
 from launcher.connect import SshOptions
+from launcher.registry.recipe_lock import recipe_sha256
 from launcher.results.finish_run import finish_run
 from launcher.results.manifest import Manifest
 from launcher.results.read_records import read_records
 from launcher.results.records import EngineSample, RequestRecord
 from launcher.results.run_directory import ENGINE, NODES, REQUESTS
+from launcher.run_record import lock_in_effect
 from launcher.write_file import write_file
 
 # The engine publishes its counters beside the answer, not before it.
@@ -65,6 +67,7 @@ class Bench:
         """
         settings = self.folder.settings
         facts = ask_server(self.endpoint)
+        self.folder.begin_on(_what_runs(self.endpoint))
         features = expected_features(settings, facts, self.endpoint)
         refuse_inactive(features, facts, read_metrics(self.endpoint))
         plan = plan_waves(settings, self.endpoint, facts)
@@ -258,3 +261,15 @@ def output_directory(given: Path | None, settings_label: str, recipe: str) -> Pa
     return (
         Path("results") / f"bench-{recipe}-{settings_label}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     )
+
+
+def _what_runs(endpoint: Endpoint) -> dict[str, str | None]:
+    """Nothing of an endpoint that sparkctl did not start."""
+    record = endpoint.record
+    if record is None:
+        return {"recipe": None, "lock": None}
+    values, lock = record.plan.values, lock_in_effect(record)
+    return {
+        "recipe": recipe_sha256(values) if values is not None else None,
+        "lock": lock.sha256 if lock is not None else None,
+    }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -56,6 +57,8 @@ class RunFolder:
             value = json.loads((path / SETTINGS_NAME).read_text())
             settings = BenchSettings.model_validate(value["settings"])
             started = float(value["started_unix"])
+            if not isinstance(value.get("cluster", {}), dict):
+                raise TypeError("cluster must be a mapping")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(
                 f"--resume must name a directory that `sparkctl bench` made, got {path}: {error}"
@@ -67,7 +70,36 @@ class RunFolder:
         return folder
 
     def write_settings(self, settings: BenchSettings) -> None:
+        self._write_settings(settings, self._began_on())
+
+    def begin_on(self, cluster: Mapping[str, str | None]) -> None:
+        """`cluster`: what is measured, by hash. A resumed run goes on with what it began on, or its manifest
+        would name for all records what only the last of them came from. Raises UsageError.
+        """
+        began = self._began_on()
+        if began is None:
+            self._write_settings(self.settings, cluster)
+            return
+        for name, wanted in began.items():
+            seen = cluster.get(name)
+            if seen != wanted:
+                begun, got = ((value or "none")[:12] for value in (wanted, seen))
+                raise UsageError(
+                    f"--resume must go on with the {name} that the run began with ({begun}), got {got}",
+                    hint="start the cluster from that, or measure anew: sparkctl bench",
+                )
+
+    def _began_on(self) -> dict[str, str | None] | None:
+        path = self.path / SETTINGS_NAME
+        if not path.exists():
+            return None
+        began: dict[str, str | None] | None = json.loads(path.read_text()).get("cluster")
+        return began
+
+    def _write_settings(self, settings: BenchSettings, cluster: Mapping[str, str | None] | None) -> None:
         value = {"started_unix": self.started_unix, "settings": settings.model_dump(mode="json")}
+        if cluster is not None:
+            value["cluster"] = dict(cluster)
         write_file(self.path / SETTINGS_NAME, json.dumps(value, indent=1) + "\n")
 
     def origin_s(self) -> float:
