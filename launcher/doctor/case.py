@@ -43,6 +43,10 @@ class Case:
     def layout(self) -> str | None:
         return self.links.layout if self.links else None
 
+    def knows_addresses(self, node: str) -> bool:
+        """Where `ip` is missing or hangs, that no address or route was read does not mean that none is."""
+        return "ip" not in self.reports[node].tool_problems
+
     def hosts(self) -> Iterator[tuple[NodePlan, HostFacts]]:
         for node in self.plan.nodes:
             if (facts := self.reports[node.name].host) is not None:

@@ -58,7 +58,7 @@ NEEDED: Mapping[str, Told] = {
     **dict.fromkeys(
         ("engine-answers", "same-engine", "same-extension", "same-packages", "one-nccl"), _engine
     ),
-    **dict.fromkeys(("twin-subnets", "neighbours"), _tool("ip")),
+    **dict.fromkeys(("environment", "route", "port-address", "twin-subnets", "neighbours"), _tool("ip")),
     "mtu": _fabric(lambda facts: all(hca.active_mtu for hca in facts.hcas if hca.is_active)),
     "forwarding": _fabric(lambda facts: facts.forward_policy is not None),
     "cma": _memory("CmaTotal", "CmaFree"),

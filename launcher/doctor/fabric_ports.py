@@ -136,7 +136,7 @@ def _gid_of(node: NodePlan, facts: FabricFacts, item: Hca) -> Iterator[Problem]:
 def port_address(case: Case) -> Iterable[Problem]:
     for node, facts in case.fabrics():
         for port in case.data_ports(node, facts):
-            if port.is_up and not port.addresses:
+            if port.is_up and not port.addresses and case.knows_addresses(node.name):
                 netplan = ", ".join(facts.netplan) or "no file"
                 yield refuse(
                     node.name, f"{port.name} is up and has no IPv4 address (/etc/netplan has {netplan})"

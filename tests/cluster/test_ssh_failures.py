@@ -60,6 +60,7 @@ def test_a_killed_worker_and_replace(cluster: SshCluster) -> None:
     follower = cluster.sparkctl.follow("--replace", *cluster.unprobed(2))
     old, new = cluster.sparkctl.run_ids()
     assert cluster.sparkctl.record(old)["status"] == "stopped"
+    assert cluster.sparkctl.record(new)["skipped_checks"] == ["collective"]
     assert new in cluster.sparkctl.run("status").stdout
     started_s = time.monotonic()
     os.kill(find(cluster.hosts["node2"], "engine").pid, signal.SIGKILL)

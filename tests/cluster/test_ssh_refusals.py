@@ -4,6 +4,7 @@ step.
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -69,16 +70,23 @@ def test_an_occupied_api_port(cluster: SshCluster) -> None:
     assert_one_clear_error(done, "node1", str(API_PORT), "must be free", "ss -ltnp", exit_code=5)
 
 
+@pytest.mark.timeout(240)
 def test_a_slow_link(cluster: SshCluster) -> None:
-    """Everything answers, and the all-reduces between the nodes crawl: known before any weight is loaded."""
-    node2 = cluster.hosts["node2"]
+    """Everything answers, and the all-reduces between the nodes crawl: known before any weight is loaded.
+    What could not be looked at on the way is told too.
+    """
+    node2, node3 = cluster.hosts["node2"], cluster.hosts["node3"]
+    hidden = str(shutil.which("ip"))
+    assert node3.exec(["mount", "--bind", "/dev/null", hidden]).returncode == 0
     slow_down = "tc qdisc replace dev fabric0 root tbf rate 20mbit burst 32kb latency 400ms"
     assert node2.exec(["sh", "-c", slow_down]).returncode == 0
     try:
-        done = cluster.sparkctl.run("up", *cluster.inputs(3))
+        done = cluster.sparkctl.run("up", *cluster.inputs(3), timeout_s=110)
     finally:
         node2.exec(["tc", "qdisc", "del", "dev", "fabric0", "root"])
+        node3.exec(["umount", hidden])
     assert_one_clear_error(done, "bus bandwidth at", "must be over", "collective", exit_code=5)
+    assert re.search(r"^not checked: .*\bneighbours\b.*: node3: ", done.stderr, re.MULTILINE), done.stderr
     assert "all ranks have met" in done.stderr
     assert "starting 3 node(s)" not in done.stderr
     cluster.assert_nothing_left()

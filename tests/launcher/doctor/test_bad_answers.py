@@ -166,6 +166,15 @@ def test_no_tool_at_all_is_one_finding_a_tool(tmp_path: Path) -> None:
     assert all(item.level == "warn" and item.node == "spark-b" and item.fix for item in found)
 
 
+def test_without_ip_no_address_and_no_route_is_not_checked(tmp_path: Path) -> None:
+    """What could not be read is not called missing."""
+    found = examine(ill_case("pair", tmp_path, lambda tree: tree.remove("/usr/bin/ip")))
+    wrong = [item for item in found if item.level in ("warn", "refuse")]
+    assert [(item.check, item.evidence) for item in wrong] == [("probe-tool", "ip is not installed")]
+    unseen = {item.check for item in found if item.level == "not checked" and "spark-b" in item.node}
+    assert unseen >= {"environment", "route", "port-address", "twin-subnets", "neighbours"}
+
+
 def test_a_tool_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.node.probe_root.TOOL_TIMEOUT_S", 1.5)
     case = ill_case(
