@@ -94,13 +94,19 @@ def start_process(run: Run, name: str, gpu: int, command: list[str]) -> None:
 def start_processes(run: Run) -> None:
     here, out = Path(__file__).parent, str(run.options.out)
     dry = ["--dry-run"] if run.options.dry_run else []
-    start_process(run, "indexer", 1, [str(here / "gpu_indexer.py"), "--out", out, *dry])
     model = str(run.options.work / "model")
-    command = [str(here / "gpu_experts.py"), "--model", model, "--out", out, *dry]
-    start_process(run, "experts", 0, command)
+    commands = {
+        "indexer": [str(here / "gpu_indexer.py"), "--out", out, *dry],
+        "experts": [str(here / "gpu_experts.py"), "--model", model, "--out", out, *dry],
+    }
+    for name, gpu in (("indexer", 1), ("experts", 0)):
+        if name not in run.options.without:
+            start_process(run, name, gpu, commands[name])
 
 
 def read_process(run: Run, name: str, limit_s: float) -> dict[str, Any]:
+    if name not in run.processes:
+        return {"left_out": True}
     process, path = run.processes[name], run.options.out / f"{name}.json"
     try:
         code: int | None = process.wait(max(limit_s, 0))
@@ -123,11 +129,13 @@ def check_heads(run: Run) -> dict[str, Any]:
 
 def start_engines(run: Run) -> dict[str, Any]:
     options = run.options
-    for idx, layout in enumerate(LAYOUTS):
+    for idx, layout in enumerate(layout for layout in LAYOUTS if layout.name in options.layouts):
         server = gpu_parallel.make_server(options, layout, 0, options.port + 100 * idx)
         if not options.dry_run:
             server.command += ["--max-total-tokens", "147456"]
             server.command += ["--moe-runner-backend", "marlin", "--disable-flashinfer-autotune"]
+            # Its kernels are compiled for minutes, and one of its forms uses NVLink multicast.
+            server.command += ["--enforce-disable-flashinfer-allreduce-fusion"]
             server.command += ["--cuda-graph-max-bs-decode", "4", "--watchdog-timeout", "1800"]
             for name in ("--speculative-algorithm", "--speculative-dspark-block-size"):
                 at = server.command.index(name)
@@ -148,7 +156,7 @@ def start_engines(run: Run) -> dict[str, Any]:
     else:
         for server in servers:
             start(server)
-    with ThreadPoolExecutor(len(LAYOUTS)) as pool:
+    with ThreadPoolExecutor(len(run.servers)) as pool:
         list(pool.map(lambda server: first_reply(run, server), servers))
     return {"servers": {name: describe(server) for name, server in run.servers.items()}} | {
         "ready": {name: server.error or server.ready_s for name, server in run.servers.items()}
@@ -157,14 +165,15 @@ def start_engines(run: Run) -> dict[str, Any]:
 
 def first_reply(run: Run, server: Server) -> None:
     """The first forwards compile: each kind of step once, all engines at the same time."""
+    limit_s = max(min(run.left_s(), run.options.start_limit_s), 1)
     if not run.options.dry_run:
-        await_ready(server, max(run.left_s(), 1))
+        await_ready(server, limit_s)
     if server.error:
         return
     begin = time.monotonic()
     try:
         for prompt in run.options.first_prompts:
-            generate(server, [prompt], 4, timeout_s=max(run.left_s(), 1))
+            generate(server, [prompt], 4, timeout_s=limit_s)
     except Exception as error:  # noqa: BLE001, recorded: the other engines go on
         server.error = f"first reply: {error!r}"
     server.facts["first_replies_s"] = time.monotonic() - begin
@@ -323,6 +332,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=340)
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--port", type=int, default=33500)
+    parser.add_argument(
+        "--start-limit-s", type=float, default=150, help="engines not up by then are left out"
+    )
+    parser.add_argument("--without", nargs="*", default=[], choices=("indexer", "experts"))
+    parser.add_argument("--layouts", nargs="*", default=[layout.name for layout in LAYOUTS])
     options = parser.parse_args()
     options.work, options.out = options.work.absolute(), options.out.absolute()
     options.out.mkdir(parents=True, exist_ok=True)
