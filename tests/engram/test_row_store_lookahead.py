@@ -126,7 +126,7 @@ def test_a_decode_read_passes_a_running_look_ahead(tmp_path: Path) -> None:
     """The look-ahead's reads hang; decode reads are neither behind them nor kept from the drive."""
     folder = write_packed_folder(tmp_path, layer_ids=(1,))
     script = _core.FaultScript()
-    options = {"lookahead_budget_bytes": 2_000_000, "lookahead_depth": 4, "queue_depth": 8, "deadline_s": 3}
+    options = {"lookahead_budget_bytes": 2_000_000, "lookahead_depth": 4, "queue_depth": 8, "deadline_s": 2}
     with open_folder(folder, seam=script, self_test_blocks=0, **options) as store:
         script.add(result=_core.FaultScript.HANG, times=4)
         ids = folder.owned_ids(1)
