@@ -1,9 +1,16 @@
 #include "step_reader.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace sgl_ext {
+namespace {
+
+// Longer than 32 rows in memory ever take, shorter than a read from any drive.
+constexpr std::chrono::microseconds kWaited{30};
+
+}  // namespace
 
 ReaderPool::ReaderPool(ReadNow read_now_entry, std::size_t weight, std::size_t scale, unsigned num_threads)
     : read_now(read_now_entry), weight_bytes(weight), scale_bytes(scale) {
@@ -19,14 +26,18 @@ ReaderPool::~ReaderPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void ReaderPool::push(const std::vector<Part>& parts) {
+void ReaderPool::push(const std::vector<Part>& parts, bool alone) {
   {
     const std::lock_guard lock(mutex_);
     parts_.insert(parts_.end(), parts.begin(), parts.end());
   }
+  if (alone) return;
   // The pushing thread takes one part itself.
-  for (std::size_t idx = 1; idx < std::min(parts.size(), threads_.size() + 1); ++idx) wake_.notify_one();
+  if (parts.size() > threads_.size()) return wake_all();
+  for (std::size_t idx = 1; idx < parts.size(); ++idx) wake_.notify_one();
 }
+
+void ReaderPool::wake_all() { wake_.notify_all(); }
 
 // Runs one waiting part of this step, of the given layer first. False when none is waiting.
 bool ReaderPool::run_one(Step* step, std::size_t layer) {
@@ -59,6 +70,7 @@ void ReaderPool::run_forever() {
 Step::Step(std::shared_ptr<ReaderPool> pool, std::vector<LayerRead> layers, std::size_t part_ids)
     : pool_(std::move(pool)),
       layers_(std::move(layers)),
+      small_(std::ranges::all_of(layers_, [](const LayerRead& one) { return one.num_ids <= kAloneIds; })),
       left_(std::make_unique<std::atomic<std::size_t>[]>(layers_.size())) {
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     const std::size_t before = parts_.size();
@@ -70,11 +82,12 @@ Step::Step(std::shared_ptr<ReaderPool> pool, std::vector<LayerRead> layers, std:
 }
 
 void Step::start() {
+  const bool waited = pool_->waited_.exchange(false, std::memory_order_relaxed);
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     *layers_[layer].status = 0;
     left_[layer].store(parts_of_[layer], std::memory_order_relaxed);
   }
-  pool_->push(parts_);
+  pool_->push(parts_, small_ && !waited);
 }
 
 void Step::wait(std::size_t layer) {
@@ -87,9 +100,13 @@ void Step::wait(std::size_t layer) {
 
 void Step::run(const ReaderPool::Part& part) {
   const LayerRead& layer = layers_[part.layer];
+  const auto begin = std::chrono::steady_clock::now();
   const int result = pool_->read_now(layer.reader, layer.ids + part.first, part.count,
                                      layer.weight + part.first * pool_->weight_bytes,
                                      layer.scale + part.first * pool_->scale_bytes);
+  if (std::chrono::steady_clock::now() - begin > kWaited &&
+      !pool_->waited_.exchange(true, std::memory_order_relaxed))
+    pool_->wake_all();
   if (result != 0) {
     std::int64_t none = 0;
     std::atomic_ref(*layer.status).compare_exchange_strong(none, result);

@@ -2,6 +2,10 @@
 //
 // The node of the first layer starts every layer's reads, so that a step's cold rows share the drive's queue;
 // each layer's node returns once its own rows are there. Waiting nodes do parts of the work themselves.
+//
+// Rows in memory take well under a microsecond each, waking a thread takes several on the node's own thread and
+// tens until it runs. So a node works alone while a layer has few rows and none had to wait for the drive; the
+// first part that waits wakes all threads, for that step's other parts and for all of the next step.
 #pragma once
 
 #include <atomic>
@@ -49,7 +53,8 @@ class ReaderPool {
     std::size_t count;
   };
 
-  void push(const std::vector<Part>& parts);
+  void push(const std::vector<Part>& parts, bool alone);
+  void wake_all();
   bool run_one(Step* step, std::size_t layer);
   void run_forever();
 
@@ -57,11 +62,15 @@ class ReaderPool {
   std::condition_variable wake_;
   std::deque<Part> parts_;
   bool stopping_ = false;
+  std::atomic<bool> waited_{true};  // a part of this or the last step waited for the drive
   std::vector<std::thread> threads_;
 };
 
 class Step {
  public:
+  // Rows of a layer that its node reads alone, when all seem to be in memory: some tens of microseconds.
+  static constexpr std::size_t kAloneIds = 512;
+
   // part_ids: ids a part reads at once; parts of a layer run side by side.
   Step(std::shared_ptr<ReaderPool> pool, std::vector<LayerRead> layers, std::size_t part_ids);
 
@@ -83,6 +92,7 @@ class Step {
 
   const std::shared_ptr<ReaderPool> pool_;
   const std::vector<LayerRead> layers_;
+  const bool small_;  // every layer has at most kAloneIds
   std::vector<ReaderPool::Part> parts_;
   std::vector<std::size_t> parts_of_;
   std::unique_ptr<std::atomic<std::size_t>[]> left_;
