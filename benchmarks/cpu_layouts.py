@@ -78,6 +78,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
+    names = [f"tp{tp}-ep{ep}" for tp, ep in LAYOUTS[1:]]
+    parser.add_argument("--layouts", nargs="*", default=names, choices=names, help="besides one rank")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     draw = random.Random(5)
@@ -100,6 +102,8 @@ def main() -> None:
         base: list[dict[str, Any]] | None = None
         for tp, ep in LAYOUTS:
             name = f"tp{tp}-ep{ep}"
+            if tp > 1 and name not in options.layouts:
+                continue
             result = serve(folder / "model", folder / name, tp, ep, requests)
             answers = result.pop("answers", None)
             if answers is not None:
