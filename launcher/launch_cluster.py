@@ -112,9 +112,7 @@ def prepare(recipe: Recipe, topology: Topology, remotes: Mapping[str, Remote], *
     check_fit(recipe, topology)
     facts = require_facts(gather_facts(remotes, probes_for_recipe(recipe, topology, run_id=run_id), tell))
     if group is not None:
-        alone = make_group_plan(
-            recipe, topology, facts, run_id=run_id, group=group, lock=lock, values=values
-        )
+        alone = make_group_plan(recipe, topology, facts, run_id=run_id, group=group, lock=lock, values=values)
         return alone, facts
     return make_plan(recipe, topology, facts, run_id=run_id, lock=lock, values=values), facts
 
