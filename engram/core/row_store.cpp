@@ -178,13 +178,22 @@ std::size_t RowStore::find_foreign_id(std::uint32_t table, std::span<const std::
 
 int RowStore::copy_from_ram(const Table& table, std::span<const std::int64_t> ids, RowPlanes out,
                             SubmitFault& fault) {
-  for (std::size_t idx = 0; idx < ids.size(); ++idx) {
-    const std::uint32_t row = table.columns->local_row(ids[idx]);
-    if (row == kNoRow) {
-      fault.bad_idx = idx;
-      return -ERANGE;
+  const std::uint32_t row_bytes = shape_.row_bytes();
+  std::array<const std::byte*, RowCache::kGroup> rows;
+  for (std::size_t first = 0; first < ids.size(); first += RowCache::kGroup) {
+    const std::size_t count = std::min(RowCache::kGroup, ids.size() - first);
+    // All of a group's lines are asked for before the first is used: their latency overlaps.
+    for (std::size_t idx = 0; idx < count; ++idx) {
+      const std::uint32_t row = table.columns->local_row(ids[first + idx]);
+      if (row == kNoRow) {
+        fault.bad_idx = first + idx;
+        return -ERANGE;
+      }
+      rows[idx] = table.ram->row(row, table.view.rows_per_page, row_bytes);
+      for (std::uint32_t line = 0; line < row_bytes; line += 64) __builtin_prefetch(rows[idx] + line);
+      __builtin_prefetch(rows[idx] + row_bytes - 1);
     }
-    copy_row(shape_, table.ram->row(row, table.view.rows_per_page, shape_.row_bytes()), out, idx);
+    for (std::size_t idx = 0; idx < count; ++idx) copy_row(shape_, rows[idx], out, first + idx);
   }
   return 0;
 }
