@@ -170,7 +170,8 @@ def make_server(options: argparse.Namespace, side: str, spec: str, graph: str, p
     environment = dict(os.environ)
     stock = side in ("stock", "control")
     plugins = [] if stock else ["sgl_ext"]
-    if options.repeatable and side != "control":
+    # The plugin has a hook of its own for the experts' order, and refuses another around the same function.
+    if options.repeatable and side == "stock":
         folder = write_plugin(options.out / "plugin")
         environment["PYTHONPATH"] = f"{folder}:{environment.get('PYTHONPATH', '')}"
         environment["GPU_REPEATABLE"] = options.repeatable
@@ -375,7 +376,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server-arg", action="append", default=[])
     parser.add_argument("--mem-fraction", type=float, default=0.7)
     parser.add_argument(
-        "--repeatable", default="", help="what gpu_repeatable.py puts in order, on both sides"
+        "--repeatable",
+        default="",
+        help="what gpu_repeatable.py puts in order in stock; the plugin does it by itself",
     )
 
 
