@@ -25,7 +25,7 @@ from sgl_ext.speculation.measure_plan import (
     plan_timings,
     robust_median,
 )
-from sgl_ext.speculation.time_steps import Samples
+from sgl_ext.speculation.time_steps import Samples, _read_event
 
 ENGINE = MeasuredEngine(
     sglang="0.5.23", model="tiny@1", tp_size=3, verify="static", block=5, context_tokens=4096
@@ -146,6 +146,19 @@ def test_parts_that_were_merged_are_made_good() -> None:
         samples.add(part * 8_000_000)
     samples.num_steps = 18  # the reply's end says so: two steps a part
     assert samples.corrected() == [4_000_000, 4_000_000]
+
+
+def test_a_reply_s_parts_are_read_as_sglang_sends_them() -> None:
+    part = (
+        b'data: {"text":"ga","output_ids":[472],"meta_info":{"id":"zz-1","finish_reason":null,"prompt_tokens":4,'
+        b'"completion_tokens":1,"cached_tokens_details":null,"dp_rank":null},"index":12}\n'
+    )
+    assert _read_event(part) == (12, None)
+    end = part.replace(b'"finish_reason":null', b'"finish_reason":{"type":"abort"},"spec_verify_ct":7')
+    index, meta = _read_event(end)
+    assert index == 12 and meta is not None and meta["spec_verify_ct"] == 7
+    with pytest.raises(CostTableError, match="must take the requests that are timed, got no"):
+        _read_event(b'data: {"error":"no"}\n')
 
 
 def test_a_busy_machine_is_refused() -> None:
