@@ -150,8 +150,8 @@ def test_parts_that_were_merged_are_made_good() -> None:
 
 def test_a_reply_s_parts_are_read_as_sglang_sends_them() -> None:
     part = (
-        b'data: {"text":"ga","output_ids":[472],"meta_info":{"id":"zz-1","finish_reason":null,"prompt_tokens":4,'
-        b'"completion_tokens":1,"cached_tokens_details":null,"dp_rank":null},"index":12}\n'
+        b'data: {"text":"ga","output_ids":[472],"meta_info":{"id":"zz-1","finish_reason":null,'
+        b'"prompt_tokens":4,"completion_tokens":1,"cached_tokens_details":null,"dp_rank":null},"index":12}\n'
     )
     assert _read_event(part) == (12, None)
     end = part.replace(b'"finish_reason":null', b'"finish_reason":{"type":"abort"},"spec_verify_ct":7')
