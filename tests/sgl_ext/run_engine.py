@@ -1,8 +1,10 @@
 """Runs SGLang's offline engine on the CPU for a list of prompts: python run_engine.py JOB.json OUT.json
 
 JOB: {"engine": {engine arguments}, "requests": [{"ids": [..], "new": 8, "last": 8}]}, served in turn.
+"together": more of them, served as one batch afterwards; "retract_every": 3 takes one of a batch back to the
+queue every so many steps.
 OUT: per request the greedy tokens, log-probabilities of the whole vocabulary for each new token and for the
-prompt's last `last` tokens, and how many prompt tokens came from the prefix cache.
+prompt's last `last` tokens, how many prompt tokens came from the prefix cache, how often it was retracted.
 """
 
 from __future__ import annotations
@@ -31,22 +33,36 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def serve(engine: Any, request: dict[str, Any], vocab_size: int) -> dict[str, Any]:
-    ids = request["ids"]
-    answer = engine.generate(
-        input_ids=ids,
-        sampling_params={"temperature": 0, "max_new_tokens": request["new"], "ignore_eos": True},
+def serve(engine: Any, requests: list[dict[str, Any]], vocab_size: int) -> list[dict[str, Any]]:
+    """One batch."""
+    answers = engine.generate(
+        input_ids=[request["ids"] for request in requests],
+        sampling_params=[
+            {"temperature": 0, "max_new_tokens": request["new"], "ignore_eos": True} for request in requests
+        ],
         return_logprob=True,
-        logprob_start_len=len(ids) - request.get("last", 1),
-        token_ids_logprob=list(range(vocab_size)),
+        logprob_start_len=[len(request["ids"]) - request.get("last", 1) for request in requests],
+        token_ids_logprob=[list(range(vocab_size)) for _ in requests],
     )
-    meta = answer["meta_info"]
-    return {
-        "tokens": answer["output_ids"],
-        "cached": meta["cached_tokens"],
-        "prompt": [[entry[0] for entry in row] for row in meta["input_token_ids_logprobs"] if row],
-        "new": [[entry[0] for entry in row] for row in meta["output_token_ids_logprobs"]],
-    }
+    return [
+        {
+            "tokens": answer["output_ids"],
+            "cached": answer["meta_info"]["cached_tokens"],
+            "prompt": [
+                [entry[0] for entry in row] for row in answer["meta_info"]["input_token_ids_logprobs"] if row
+            ],
+            "new": [[entry[0] for entry in row] for row in answer["meta_info"]["output_token_ids_logprobs"]],
+            "retracted": answer["meta_info"]["num_retractions"],
+        }
+        for answer in answers
+    ]
+
+
+def retract_every(steps: int) -> None:
+    """What SGLANG_TEST_RETRACT and _INTERVAL set; SGLang reads them while it is imported."""
+    from sglang.srt.managers import scheduler
+
+    scheduler.TEST_RETRACT, scheduler.TEST_RETRACT_INTERVAL = True, steps
 
 
 def main() -> None:
@@ -56,9 +72,12 @@ def main() -> None:
 
     job = json.loads(Path(sys.argv[1]).read_text())
     config = json.loads((Path(job["engine"]["model_path"]) / "config.json").read_text())
+    if "retract_every" in job:
+        retract_every(job["retract_every"])
     engine = sglang.Engine(**(DEFAULTS | job["engine"]))
     vocab_size = config["text_config"]["vocab_size"]
-    answers = [serve(engine, request, vocab_size) for request in job["requests"]]
+    batches = [[request] for request in job["requests"]] + ([job["together"]] if "together" in job else [])
+    answers = [answer for batch in batches for answer in serve(engine, batch, vocab_size)]
     engine.shutdown()
     Path(sys.argv[2]).write_text(json.dumps(answers))
 

@@ -5,7 +5,6 @@ Same kernels, same order of sums: tokens and every log-probability must be the s
 
 import importlib.util
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -15,8 +14,9 @@ from typing import Any
 
 import pytest
 
-import tests.sgl_ext
 from engram.table_format import table_file_name
+from tests.sgl_ext.engine_forks import EngineForks
+from tests.sgl_ext.engine_variables import cpu_engine_variables
 from tests.sgl_ext.run_engine import DEFAULTS
 
 pytestmark = [
@@ -25,8 +25,6 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="needs the sglang wheel"),
 ]
-
-SCRIPT = Path(next(iter(tests.sgl_ext.__path__))) / "run_engine.py"
 
 
 def prompt(length: int, seed: int) -> list[int]:
@@ -42,31 +40,36 @@ REQUESTS = [
     {"ids": LONG[:600] + prompt(60, seed=3), "new": 6, "last": 8},
     {"ids": LONG, "new": 6, "last": 8},
 ]
+# Retracted while they decode, and prefilled again with what they had said.
+TOGETHER = [{"ids": prompt(length, seed=length), "new": 24, "last": 8} for length in (20, 70, 260)]
+CLOSE = 0.02  # as in test_cpu_v41.py: such batches fall together differently each time, and so do sums
 
 
 def run_engine(
-    folder: Path, model: Path, *, tp: int, packed: Path | None, requests: list[dict[str, Any]]
+    forks: EngineForks,
+    folder: Path,
+    model: Path,
+    *,
+    tp: int,
+    packed: Path | None,
+    requests: list[dict[str, Any]],
+    together: list[dict[str, Any]] | None = None,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     engine = {"model_path": str(model), "tp_size": tp, "port": 43000 + 200 * tp, "chunked_prefill_size": 256}
-    return run_script(SCRIPT, folder, {"engine": engine, "requests": requests}, tp=tp, packed=packed)
+    job = {"engine": engine, "requests": requests}
+    if together is not None:
+        job |= {"together": together, "retract_every": 4}
+    environment = prepare(folder, job, tp, packed) | variables
+    fork = forks.start("tests.sgl_ext.run_engine", folder, environment, "job.json", "out.json")
+    return fork.wait(600)
 
 
-def run_script(
-    script: Path, folder: Path, job: dict[str, Any], *, tp: int, packed: Path | None, **more: str
-) -> subprocess.CompletedProcess[str]:
-    folder.mkdir()
-    (folder / "reports").mkdir()
+def prepare(folder: Path, job: dict[str, Any], tp: int, packed: Path | None) -> dict[str, str]:
+    """Writes the job; returns the engine's environment."""
+    (folder / "reports").mkdir(parents=True)
     (folder / "job.json").write_text(json.dumps(job))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARKCTL_")}
-    environment |= {
-        "SGLANG_USE_CPU_ENGINE": "1",
-        "SPARKCTL_FORK_CHILDREN": "1",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(rank % (os.cpu_count() or 1)) for rank in range(tp)),
-        "SPARKCTL_REPORT_DIR": str(folder / "reports"),
-    }
+    environment = cpu_engine_variables(tp, folder / "reports")
     if packed is not None:
         environment |= {
             "SPARKCTL_ENGRAM_DIR": str(packed),
@@ -74,30 +77,31 @@ def run_script(
             "SPARKCTL_ENGRAM_CACHE_GIB": "0",
             "SPARKCTL_ENGRAM_LOOKAHEAD_GIB": "0",
         }
-    environment |= more
-    return subprocess.run(
-        [sys.executable, str(script), "job.json", "out.json"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    return environment
 
 
 @pytest.mark.parametrize("tp", [1, 2])
 def test_text_and_log_probabilities_are_those_of_the_tables_in_memory(
-    tp: int, model_dir: Path, packed_dir: Path, tmp_path: Path
+    tp: int, model_dir: Path, packed_dir: Path, tmp_path: Path, engine_forks: EngineForks
 ) -> None:
     answers = {}
     for name, packed in (("memory", None), ("disk", packed_dir)):
-        done = run_engine(tmp_path / name, model_dir, tp=tp, packed=packed, requests=REQUESTS)
+        folder = tmp_path / name
+        done = run_engine(
+            engine_forks, folder, model_dir, tp=tp, packed=packed, requests=REQUESTS, together=TOGETHER
+        )
         out = tmp_path / name / "out.json"
         assert out.is_file(), done.stderr[-4000:]
         answers[name] = json.loads(out.read_text())
-    assert answers["disk"] == answers["memory"]
+    in_turn = len(REQUESTS)
+    assert answers["disk"][:in_turn] == answers["memory"][:in_turn]
     assert answers["disk"][2]["cached"] > 0
+    assert sum(answer["retracted"] for answer in answers["disk"][in_turn:]) > 0
+    for disk, memory in zip(answers["disk"][in_turn:], answers["memory"][in_turn:], strict=True):
+        rows = list(zip(disk["prompt"] + disk["new"], memory["prompt"] + memory["new"], strict=True))
+        far = [max(abs(a - b) for a, b in zip(one, two, strict=True)) for one, two in rows]
+        # Rounding may choose another of two nearly equal experts for a token; a wrong row spoils all rows.
+        assert sum(distance < CLOSE for distance in far) >= 0.8 * len(far)
     for rank in range(tp):
         report = json.loads((tmp_path / "disk" / "reports" / f"rank-{rank:02d}.json").read_text())
         assert "row_store" in report["hook_sets"]
@@ -106,28 +110,30 @@ def test_text_and_log_probabilities_are_those_of_the_tables_in_memory(
 
 
 def test_missing_table_refuses_the_start_with_its_name(
-    model_dir: Path, packed_dir: Path, tmp_path: Path
+    model_dir: Path, packed_dir: Path, tmp_path: Path, engine_forks: EngineForks
 ) -> None:
     part = tmp_path / "packed"
     part.mkdir()
     for path in packed_dir.iterdir():
         if "layer-01" in path.name or path.name == "manifest.json":
             (part / path.name).write_bytes(path.read_bytes())
-    run_engine(tmp_path / "run", model_dir, tp=1, packed=part, requests=REQUESTS[:1])
+    run_engine(engine_forks, tmp_path / "run", model_dir, tp=1, packed=part, requests=REQUESTS[:1])
     assert not (tmp_path / "run" / "out.json").exists()
     refusal = json.loads((tmp_path / "run" / "reports" / "refusal-rank-00.json").read_text())
     assert "packed Engram table of layer 3 for rank 0 of 1 must exist" in refusal["message"]
     assert "sparkctl engram pack" in refusal["hint"]
 
 
-def test_another_ranks_file_refuses_the_start(model_dir: Path, packed_dir: Path, tmp_path: Path) -> None:
+def test_another_ranks_file_refuses_the_start(
+    model_dir: Path, packed_dir: Path, tmp_path: Path, engine_forks: EngineForks
+) -> None:
     """Rank 1's rows under rank 0's name: without the check, every answer would be silently wrong."""
     wrong = tmp_path / "packed"
     wrong.mkdir()
     for path in packed_dir.iterdir():
         (wrong / path.name).write_bytes(path.read_bytes())
     shutil.copy(wrong / table_file_name(1, 1, 2), wrong / table_file_name(1, 0, 2))
-    run_engine(tmp_path / "run", model_dir, tp=2, packed=wrong, requests=REQUESTS[:1])
+    run_engine(engine_forks, tmp_path / "run", model_dir, tp=2, packed=wrong, requests=REQUESTS[:1])
     assert not (tmp_path / "run" / "out.json").exists()
     refusal = json.loads((tmp_path / "run" / "reports" / "refusal-rank-00.json").read_text())
     assert (refusal["kind"], refusal["exit_code"]) == ("TableMismatchError", 7)
@@ -142,30 +148,34 @@ def own_copy(packed_dir: Path, packed: Path) -> list[str]:
     return [str(path) for path in packed.glob("*.engram")]
 
 
-def serve_and_spoil(
-    folder: Path, model: Path, packed: Path, spoil: dict[str, list[str]], **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Must answer one prompt, and end at the second without an answer."""
-    job = {
+def spoil_job(model: Path, spoil: dict[str, list[str]]) -> dict[str, Any]:
+    return {
         "engine": DEFAULTS | {"model_path": str(model), "port": 43900},
         "prompts": [prompt(20, seed=4), prompt(20, seed=5)],
         "truncate": [],
         "touch": [],
         **spoil,
     }
-    script = Path(__file__).with_name("serve_then_spoil.py")
-    done = run_script(script, folder, job, tp=1, packed=packed, **environment)
+
+
+def check_end(done: subprocess.CompletedProcess[str], folder: Path) -> None:
+    """It answered one prompt, and ended at the second without an answer."""
     assert done.returncode != 0
     assert len((folder / "out.json").read_text().splitlines()) == 1, done.stderr[-4000:]
     assert "EngramReadError" in done.stderr
-    return done
 
 
 def test_file_truncated_while_serving_ends_the_engine_and_gives_no_tokens(
-    model_dir: Path, packed_dir: Path, tmp_path: Path
+    model_dir: Path, packed_dir: Path, tmp_path: Path, engine_forks: EngineForks
 ) -> None:
     tables = own_copy(packed_dir, tmp_path / "packed")
-    done = serve_and_spoil(tmp_path / "run", model_dir, tmp_path / "packed", {"truncate": tables})
+    folder = tmp_path / "run"
+    environment = prepare(folder, spoil_job(model_dir, {"truncate": tables}), 1, tmp_path / "packed")
+    fork = engine_forks.start(
+        "tests.sgl_ext.engram_rows.serve_then_spoil", folder, environment, "job.json", "out.json"
+    )
+    done = fork.wait(600)
+    check_end(done, folder)
     assert "Engram rows of layer 1 must be read, got error 5 (Input/output error) on rank 0" in done.stderr
 
 
@@ -177,28 +187,39 @@ def test_disk_error_while_serving_ends_the_engine_and_gives_no_tokens(
     library, broken = tmp_path / "bad_sectors.so", tmp_path / "broken"
     source = Path(__file__).with_name("bad_sectors.c")
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-    variables = {
+    folder = tmp_path / "run"
+    environment = prepare(folder, spoil_job(model_dir, {"touch": [str(broken)]}), 1, tmp_path / "packed")
+    environment |= {
         "LD_PRELOAD": str(library),
         "BAD_SECTORS_WHEN": str(broken),
         "SPARKCTL_ENGRAM_BACKEND": "threads",  # io_uring's reads pass no function of the C library
     }
-    done = serve_and_spoil(
-        tmp_path / "run", model_dir, tmp_path / "packed", {"touch": [str(broken)]}, **variables
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("serve_then_spoil.py")), "job.json", "out.json"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
     )
+    check_end(done, folder)
     assert "Engram rows of layer 1 must be read, got error 61 (No data available) on rank 0" in done.stderr
 
 
 def test_without_the_plugin_the_engine_does_not_serve(
-    model_dir: Path, packed_dir: Path, tmp_path: Path
+    model_dir: Path, packed_dir: Path, tmp_path: Path, engine_forks: EngineForks
 ) -> None:
     """Stock SGLang has no CPU form of V4.1: it ends at its start, and never serves other rows instead."""
-    done = run_script(
-        SCRIPT,
-        tmp_path / "run",
-        {"engine": {"model_path": str(model_dir), "port": 43950}, "requests": REQUESTS[:1]},
+    folder = tmp_path / "run"
+    done = run_engine(
+        engine_forks,
+        folder,
+        model_dir,
         tp=1,
         packed=packed_dir,
+        requests=REQUESTS[:1],
         SGLANG_PLUGINS="none",
     )
-    assert done.returncode != 0 and not (tmp_path / "run" / "out.json").exists()
-    assert list((tmp_path / "run" / "reports").iterdir()) == []  # what `sparkctl audit` then misses, by rank
+    assert done.returncode != 0 and not (folder / "out.json").exists()
+    assert list((folder / "reports").iterdir()) == []  # what `sparkctl audit` then misses, by rank
