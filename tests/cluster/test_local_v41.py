@@ -67,6 +67,34 @@ def check_audit(user: Sparkctl, run_id: str) -> None:
     report.write_bytes(kept)
 
 
+def check_figures(user: Sparkctl, url: str) -> None:
+    """Of the requests so far, live: in the head's /metrics and in `status`."""
+    scraped = httpx.get(f"{url}/metrics", timeout=60, trust_env=False).text
+    for name in ("draft_seconds_total", "verify_seconds_total", "below_break_even", "requests_off"):
+        assert f"sparkctl_spec_{name}" in scraped, name
+    figures = user.run("status", "--json").json()["speculation"]
+    steps = sum(figures["widths"].values())
+    assert steps > 0 and figures["widths"]["5"] == steps  # whole blocks while there is no table
+    assert figures["tokens_per_step"] >= 1 and figures["accepted"]["1"] <= 1
+    assert figures["draft_s"] > 0 and figures["verify_s"] > 0
+    told = user.run("status").stdout
+    assert "drafts  tokens/step" in told and "accepted by position" in told and "no cost table" in told
+
+
+def check_tuning(user: Sparkctl, num_nodes: int) -> None:
+    """The running cluster is measured, and every node has the table for its next start."""
+    words = ("--max-batch", "1", "--rounds", "2", "--context-tokens", "16", "--allow-busy", "--json")
+    tuned = user.run("tune", "spec", *words, timeout_s=240)
+    assert tuned.exit_code == 0, tuned.output
+    table = tuned.json()
+    assert table["batches"] == [1] and len(table["verify_ns"][0]) == 6
+    state = user.home / ".local/state/sparkctl"
+    files = [
+        (state / f"node-{rank}/cost-tables/local-v41-dspark.json").read_bytes() for rank in range(num_nodes)
+    ]
+    assert len(set(files)) == 1 and json.loads(files[0])["hash"] == table["hash"]
+
+
 def test_the_default_makes_its_model_and_says_what_it_says_with_drafts(user: Sparkctl) -> None:
     port = free_ports(4)
     url = f"http://127.0.0.1:{port}"
@@ -90,10 +118,13 @@ def test_the_default_makes_its_model_and_says_what_it_says_with_drafts(user: Spa
     for report in reports(user.home, user.run_ids()[-1], 2):
         assert report["server_args"]["speculative_algorithm"] == "DSPARK"
         assert "row_store" in report["hook_sets"]
+        assert report["details"]["speculation"]["table_hash"] == "untuned"
     assert [ask(url, question) for question in QUESTIONS] == texts
     body = {"text": "one", "sampling_params": {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True}}
     meta = httpx.post(f"{url}/generate", json=body, timeout=60, trust_env=False).json()["meta_info"]
     assert meta["spec_verify_ct"] > 0, "no draft was verified"
+    check_figures(user, url)
+    check_tuning(user, 2)
     audit = user.run("audit")
     assert audit.exit_code == 0 and audit.stdout.count("as planned") == 2, audit.output
     assert user.run("down").exit_code == 0
