@@ -66,7 +66,14 @@ def split_problems(config: ModelConfig, split: Split, *, expert_backend: str) ->
             f"{split.ep}",
             "set parallelism.ep to 1",
         )
-    if config.num_nextn_predict_layers and split.draft_experts % split.ep:
+    if config.num_nextn_predict_layers and split.draft_experts < config.dspark_n_routed_experts:
+        least = config.dspark_n_routed_experts
+        yield FitProblem.refuse(
+            "draft-experts",
+            f"all {least} experts of the draft must be held, got {split.draft_experts}",
+            f"--draft-experts {_up(least, split.ep)}",
+        )
+    elif config.num_nextn_predict_layers and split.draft_experts % split.ep:
         yield FitProblem.refuse(
             "draft-experts",
             f"the draft's {split.draft_experts} experts must divide by ep = {split.ep}: FusedMoE asserts it",

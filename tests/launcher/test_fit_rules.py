@@ -61,6 +61,7 @@ def test_one_expert_has_its_published_size() -> None:
         (3, 1, {"heads": 80}, ["head-split"]),
         (3, 3, {}, ["draft-experts"]),
         (3, 3, {"draft_experts": 129}, []),
+        (3, 3, {"draft_experts": 126}, ["draft-experts"]),
         (4, 1, {}, ["expert-width"]),
         (4, 1, {"expert_width": 640}, []),
         (4, 1, {"expert_width": 512}, ["expert-width"]),
