@@ -47,7 +47,7 @@ from launcher.node.run_dir import (
 )
 
 TICK_S = 0.1
-PEER_WORD_S = 0.3  # a peer's word, or the end of its connection, comes within milliseconds
+PEER_WORD_S = 1.5  # a peer's word, or the end of its connection: milliseconds, on a busy node more
 SCAN_S = 0.5  # how often /proc is read as a whole; exits are seen each tick through pidfds
 RANK_TITLE = "sglang::scheduler"
 # The engine's other children, and those that have no title yet: they import for seconds before they take one.
@@ -181,12 +181,19 @@ class Supervisor:
         return {"kind": "stopped", "what": "stopped on request"} if self.asked_to_stop else None
 
     def _own_end(self) -> dict[str, Any] | None:
-        """A rank that ends by itself with status 0 only followed a peer: wait a moment for its word."""
+        """A rank that ends by itself with status 0 mostly followed a peer: wait a moment for its word.
+
+        SGLang's scheduler logs its exception, signals its parent and returns, so 0 says nothing of the cause.
+        """
         cause = self._engine_or_child_end()
         if cause is None or cause.get("exit_code") != 0 or self.peers is None:
             return cause
-        time.sleep(PEER_WORD_S)
-        return self._stop_request() or self._peer_end() or cause
+        deadline = time.monotonic() + PEER_WORD_S
+        while time.monotonic() < deadline:
+            if (word := self._stop_request() or self._peer_end()) is not None:
+                return word
+            time.sleep(0.01)
+        return cause
 
     def _engine_or_child_end(self) -> dict[str, Any] | None:
         """Which was first? A killed main process takes its children along, a dead child makes it end by
