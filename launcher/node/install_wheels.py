@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -100,18 +101,34 @@ def _link_from(source: Path, directory: Path, wanted: set[str]) -> None:
             try:
                 os.link(path.resolve(), target)
             except OSError:  # another file system
-                temp = target.with_name(f".{target.name}.sparkctl-partial")
-                temp.write_bytes(path.read_bytes())
-                temp.replace(target)
+                _copy(path, target)
+
+
+def _copy(path: Path, target: Path) -> None:
+    temp = target.with_name(f".{target.name}.sparkctl-partial")
+    try:
+        shutil.copyfile(path, temp)
+        temp.replace(target)
+    except OSError as error:
+        temp.unlink(missing_ok=True)
+        raise Refused(
+            f"{target.parent} must take {path.name}, got: {error.strerror}.",
+            f"make room: df -h {target.parent}",
+        ) from error
 
 
 def by_hash(directory: Path) -> dict[str, Path]:
     found = {}
-    for path in sorted(directory.glob("*.whl")):
-        with path.open("rb") as file:
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
+    for path in sorted(path for path in directory.glob("*.whl") if path.is_file()):
+        digest = hashlib.sha256()
+        try:
+            with path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        except OSError as error:
+            raise Refused(
+                f"A wheel must be readable, got: {error.strerror} ({path}).", f"look at it: ls -l {path}"
+            ) from error
         found[digest.hexdigest()] = path
     return found
 

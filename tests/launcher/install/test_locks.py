@@ -9,7 +9,7 @@ import pytest
 from launcher.errors import UsageError
 from launcher.install.find_lock import read_lock_file, shipped_locks
 from launcher.node.answer import Refused
-from launcher.node.install_wheels import read_lock
+from launcher.node.install_wheels import by_hash, read_lock
 
 
 def test_the_engine_for_sparks_is_locked_with_hashes() -> None:
@@ -35,3 +35,12 @@ def test_a_package_named_twice_is_refused() -> None:
     line = "a==1 --hash=sha256:" + "0" * 64 + "\n"
     with pytest.raises(Refused, match="must name a package once, got a again"):
         read_lock(line + line.replace("a==", "A=="))
+
+
+def test_what_only_is_called_a_wheel_is_passed_over(tmp_path: Path) -> None:
+    """pip leaves directories of such names in /tmp, and a link may lead to nothing."""
+    (tmp_path / "spark_b-1-py3-none-any.whl").mkdir()
+    (tmp_path / "spark_c-1-py3-none-any.whl").symlink_to("nothing")
+    wheel = tmp_path / "spark_d-1-py3-none-any.whl"
+    wheel.write_bytes(b"wheel")
+    assert list(by_hash(tmp_path).values()) == [wheel]
