@@ -112,8 +112,13 @@ def _root(cache: str) -> Path:
 
 def _depends_on(engine: str) -> dict[str, Any]:
     """Kernels of one node run on another when all of this is equal."""
-    python = str(Path(engine).expanduser().absolute() / "bin/python")
-    packages = run_tool([python, "-I", "-c", LIST_PACKAGES], "list its packages")
+    python = Path(engine).expanduser().absolute() / "bin/python"
+    if not python.is_file():
+        raise Refused(
+            f"The engine must be on this node, got none ({python}).",
+            "sparkctl install, or set paths.engine of this node to where it is",
+        )
+    packages = run_tool([str(python), "-I", "-c", LIST_PACKAGES], "list its packages")
     gpus = gpu_facts(ProbeRoot())["gpus"]
     return {
         "architecture": platform.machine(),

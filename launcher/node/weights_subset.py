@@ -25,7 +25,10 @@ def subset(directory: Path, leave_out: list[str]) -> tuple[Any, ...]:
     """(names of shards left out, bytes of the new index). Nothing is written. Raises Refused."""
     unknown = [part for part in leave_out if part not in PARTS]
     if unknown:
-        raise Refused(f"Parts to leave out must be of {', '.join(sorted(PARTS))}, got {unknown[0]!r}.")
+        raise Refused(
+            f"Parts to leave out must be of {', '.join(sorted(PARTS))}, got {unknown[0]!r}.",
+            "--leave-out engram, --leave-out draft, or both",
+        )
     if not leave_out:
         return set(), b""
     path = directory / INDEX_NAME

@@ -103,3 +103,12 @@ def test_other_kernels_on_a_node_are_told() -> None:
     refuse_other_files(packed, {"b": Unpacked(num_files=1, num_new=1, digest="1" * 64)})
     with pytest.raises(SparkctlError, match="got others on b"):
         refuse_other_files(packed, {"b": Unpacked(num_files=1, num_new=1, digest="2" * 64)})
+
+
+def test_a_node_without_an_engine_is_told_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(SparkctlError, match="The engine must be on this node, got none") as caught:
+        follow(
+            LocalRemote("spark-2"), "caches_facts", CacheFacts, nobody,
+            cache=str(tmp_path), engine=str(tmp_path / "engine"),
+        )  # fmt: skip
+    assert caught.value.hint.startswith("sparkctl install")
