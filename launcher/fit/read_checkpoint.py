@@ -14,6 +14,7 @@ INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 # The published index has 7.5 MB for 96,085 tensors.
 MAX_JSON_BYTES = 64 << 20
+_FETCH_HINT = "fetch that file again: sparkctl weights fetch"
 
 
 def read_checkpoint(directory: Path) -> tuple[Tensor, ...]:
@@ -51,7 +52,8 @@ def _read_index(path: Path) -> dict[str, str]:
     weight_map = document.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ConfigError(
-            f"weight_map must be a map of tensor names to shards, got {weight_map!r:.60} ({path})."
+            f"weight_map must be a map of tensor names to shards, got {weight_map!r:.60} ({path}).",
+            hint=_FETCH_HINT,
         )
     for name, shard in weight_map.items():
         if (
@@ -61,7 +63,8 @@ def _read_index(path: Path) -> dict[str, str]:
         ):
             raise ConfigError(
                 f"weight_map must name .safetensors files of its own directory, got {shard!r:.80} for "
-                f"{name} ({path})."
+                f"{name} ({path}).",
+                hint=_FETCH_HINT,
             )
     return weight_map
 
@@ -79,7 +82,9 @@ def read_json_object(path: Path) -> dict[str, object]:
     except OSError as error:
         raise ConfigError(f"{path.name} must be readable, got: {error.strerror} ({path}).") from error
     if len(text) > MAX_JSON_BYTES:
-        raise ConfigError(f"{path.name} must have at most {MAX_JSON_BYTES} bytes, got more ({path}).")
+        raise ConfigError(
+            f"{path.name} must have at most {MAX_JSON_BYTES} bytes, got more ({path}).", hint=_FETCH_HINT
+        )
     if text.startswith(b"version https://git-lfs"):
         raise ConfigError(
             f"{path.name} must be JSON, got a Git LFS pointer (a text stub) ({path}).",
@@ -88,7 +93,9 @@ def read_json_object(path: Path) -> dict[str, object]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path.name} must be JSON, got: {error} ({path}).") from error
+        raise ConfigError(f"{path.name} must be JSON, got: {error} ({path}).", hint=_FETCH_HINT) from error
     if not isinstance(document, dict):
-        raise ConfigError(f"{path.name} must be a JSON object, got {type(document).__name__} ({path}).")
+        raise ConfigError(
+            f"{path.name} must be a JSON object, got {type(document).__name__} ({path}).", hint=_FETCH_HINT
+        )
     return document

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import SparkctlError
-from launcher.fit.read_checkpoint import read_checkpoint
+from launcher.fit.read_checkpoint import read_checkpoint, read_json_object
 from launcher.node.answer import Refused
 
 LFS_START = b"version https://git-lfs"
@@ -32,8 +32,12 @@ def scan(directory: Path) -> dict[str, Any]:
 
 
 def check(directory: Path) -> None:
-    """Index and shard headers agree with each other and with the files' sizes. Reads no weight."""
+    """config.json is one; index and shard headers agree with each other and with the files' sizes.
+
+    Reads no weight.
+    """
     try:
+        read_json_object(directory / "config.json")
         read_checkpoint(directory)
     except SparkctlError as error:
         raise Refused(error.message, error.hint) from error
