@@ -80,7 +80,8 @@ def make_directory(directory: Path) -> None:
     except OSError as error:
         raise Refused(
             f"{directory} must be a directory that can be written, got: {error.strerror}.",
-            "set paths.models of this node to a place of its user, or change its owner: ls -ld",
+            "give this node a place of its user (paths.models, for wheels paths.cache), or change its owner: "
+            f"namei -l {directory}",
         ) from error
 
 
