@@ -121,7 +121,8 @@ def _choose_files(request: VerifyRequest, manifest: Manifest) -> list[ManifestFi
     """All of the manifest's, or those asked for; one that is asked for and missing is an error."""
     if request.tp is None and request.rank is None:
         files = [f for f in manifest.files if request.layer_ids is None or f.layer_id in request.layer_ids]
-        if files:
+        missing = set(request.layer_ids or ()) - {file.layer_id for file in files}
+        if files and not missing:
             return files
     layer_ids = request.layer_ids or tuple(sorted({file.layer_id for file in manifest.files})) or (0,)
     tp = request.tp if request.tp is not None else _only_tp(request, manifest)

@@ -141,6 +141,11 @@ def test_stale_tp_is_named(packed: Path) -> None:
     assert "--tp 3 --rank 0" in caught.value.hint
 
 
+def test_every_layer_asked_for_must_be_there(packed: Path) -> None:
+    with pytest.raises(TableMismatchError, match=r"layer-99.rank-0of2.engram must be in the manifest"):
+        verify(packed, layer_ids=(1, 99))
+
+
 def test_stale_tp_under_the_new_name(tables: Path, tiny: TinyCheckpoint, tmp_path: Path) -> None:
     """Files of TP 2 renamed as those of TP 1, manifest and all."""
     pack(tiny, tmp_path / "one")
