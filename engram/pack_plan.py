@@ -98,7 +98,7 @@ def plan_files(
             )
     return [
         _plan_file(checkpoint, layer_id, rank, tp, chunk_bytes)
-        for layer_id in layer_ids
+        for layer_id in dict.fromkeys(layer_ids)
         for rank in sorted(set(ranks))
     ]
 

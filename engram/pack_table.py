@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -78,6 +79,7 @@ def pack_tables(request: PackRequest, progress: PackProgress) -> PackReport:
     after any of them, and after kill -9, the same call goes on where the last sync left off.
     """
     started = time.monotonic()
+    _expect_repo_name(request.source_repo)
     with naming_disk_errors("create the folder", request.directory):
         request.directory.mkdir(parents=True, exist_ok=True)
     with _only_packer(request.directory):
@@ -90,7 +92,8 @@ def pack_tables(request: PackRequest, progress: PackProgress) -> PackReport:
         )
         manifest = _open_manifest(request, plans)
         work = _find_work(request, plans, manifest)
-        _require_room(request.directory, work)
+        if work:
+            _require_room(request.directory, work)
         total = sum(plan.header.file_bytes - HEADER_BYTES for plan in plans)
         packed, is_direct = 0, True
         skipped = total - sum(_left_bytes(partial) for partial in work)
@@ -103,6 +106,15 @@ def pack_tables(request: PackRequest, progress: PackProgress) -> PackReport:
             skipped_bytes=skipped,
             seconds=time.monotonic() - started,
             is_direct=is_direct,
+        )
+
+
+def _expect_repo_name(source_repo: str) -> None:
+    """The manifest, written last, must be able to hold it."""
+    if not re.fullmatch(r"[!-~]{1,200}", source_repo):
+        raise PackError(
+            f"--repo must be 1 to 200 ASCII characters without blanks, got {source_repo!r} (command line).",
+            hint="leave it out, or name the repository as in organisation/model",
         )
 
 
@@ -173,6 +185,13 @@ def _is_finished(partial: PartialFile, manifest: Manifest) -> bool:
     header = partial.plan.header
     with naming_disk_errors("read", partial.final_path), partial.final_path.open("rb") as file:
         found = parse_header(file.read(HEADER_BYTES), str(partial.final_path))
+        file_bytes = os.fstat(file.fileno()).st_size
+    if found == header and file_bytes != header.file_bytes:
+        raise PackError(
+            f"the packed file must be {header.file_bytes} bytes, as its header says, "
+            f"got {file_bytes} ({partial.final_path}).",
+            hint="it was cut or grown; pack it again: the same command with --restart",
+        )
     entry = manifest.find(header.file_name)
     if found == header and entry is not None and entry.table_id == header.table_id.hex():
         return True

@@ -52,6 +52,15 @@ def test_no_room_is_refused_with_both_numbers_before_anything_is_written(
     pack(tiny, small_disk, layer_ids=(1,))
 
 
+def test_finished_tables_need_no_more_room(tiny: TinyCheckpoint, small_disk: Path) -> None:
+    first = pack(tiny, small_disk, layer_ids=(1,))
+    with (small_disk / "ballast").open("wb") as file:
+        stat = os.statvfs(small_disk)
+        os.posix_fallocate(file.fileno(), 0, stat.f_bavail * stat.f_frsize)
+    again = pack(tiny, small_disk, layer_ids=(1,))
+    assert (again.packed_bytes, again.skipped_bytes) == (0, first.packed_bytes)
+
+
 def test_disk_filled_by_others_while_packing_can_be_resumed(
     tiny: TinyCheckpoint, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

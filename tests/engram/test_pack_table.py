@@ -1,6 +1,7 @@
 """Every byte of the packed files against the checkpoint, for every split."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from engram.checkpoint import open_checkpoint
 from engram.errors import DiskError, PackError
 from engram.manifest import BLOCK_BYTES, block_checksum, read_manifest
 from engram.pack_table import NoProgress, PackReport, PackRequest, pack_tables
-from engram.table_format import HEADER_BYTES, parse_header
+from engram.table_format import HEADER_BYTES, PAGE_BYTES, parse_header
 from tests.engram.read_packed import read_packed_rows
 from tests.engram.tiny_checkpoint import (
     OTHER_REVISION,
@@ -127,6 +128,28 @@ def test_finished_files_are_not_packed_again(tiny: TinyCheckpoint, tmp_path: Pat
     second = pack(tiny, tmp_path, tp=2, ranks=(0,))
     assert (second.packed_bytes, second.skipped_bytes) == (0, first.packed_bytes)
     assert [path.stat().st_mtime_ns for path in second.files] == stamps
+
+
+def test_a_finished_file_that_was_cut_is_not_called_done(tiny: TinyCheckpoint, tmp_path: Path) -> None:
+    path = pack(tiny, tmp_path, tp=2, ranks=(0,)).files[0]
+    size = path.stat().st_size
+    os.truncate(path, size - PAGE_BYTES)
+    with pytest.raises(PackError, match=rf"must be {size} bytes.* got {size - PAGE_BYTES} \(.*{path.name}"):
+        pack(tiny, tmp_path, tp=2, ranks=(0,))
+    pack(tiny, tmp_path, tp=2, ranks=(0,), restart=True)
+    assert path.stat().st_size == size
+
+
+def test_a_layer_named_twice_is_packed_once(tiny: TinyCheckpoint, tmp_path: Path) -> None:
+    assert len(pack(tiny, tmp_path, layer_ids=(1, 1)).files) == 1
+    assert [file.layer_id for file in read_manifest(tmp_path).files] == [1]
+
+
+@pytest.mark.parametrize("name", ["", "deepseek-ai/V4.1\xe9", "a b", "x" * 201])
+def test_a_repository_that_the_manifest_cannot_hold(tiny: TinyCheckpoint, tmp_path: Path, name: str) -> None:
+    with pytest.raises(PackError, match="--repo must be 1 to 200 ASCII"):
+        pack(tiny, tmp_path / "tables", source_repo=name)
+    assert not (tmp_path / "tables").exists()
 
 
 def test_without_an_index_shards_are_searched(tmp_path: Path) -> None:
