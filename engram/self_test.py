@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from engram.direct_file import naming_disk_errors
 from engram.errors import TableFormatError, TableMismatchError
 from engram.manifest import BLOCK_BYTES, ManifestFile, block_checksum, read_manifest
 from engram.table_format import PAGE_BYTES, TableHeader
@@ -30,7 +31,7 @@ class Expected:
     source_revision: str | None = None
     layer_ids: tuple[int, ...] | None = None
     total_rows: tuple[int, ...] | None = None
-    """Rows of each layer's whole table, in the order of layer_ids."""
+    """Rows of each layer's whole table, in the order of layer_ids, or of the files without them."""
 
 
 def check_expected(paths: tuple[Path, ...], headers: tuple[TableHeader, ...], expected: Expected) -> None:
@@ -48,9 +49,7 @@ def check_expected(paths: tuple[Path, ...], headers: tuple[TableHeader, ...], ex
     where = ", ".join(str(path) for path in paths)
     if len(set(layer_ids)) != len(layer_ids):
         raise _mismatch("layers", "one file each", layer_ids, where)
-    if expected.layer_ids is None:
-        return
-    if layer_ids != expected.layer_ids:
+    if expected.layer_ids is not None and layer_ids != expected.layer_ids:
         raise _mismatch("layers", expected.layer_ids, layer_ids, where)
     total_rows = tuple(header.total_rows for header in headers)
     if expected.total_rows is not None and total_rows != expected.total_rows:
@@ -95,7 +94,7 @@ def check_rows(
 
 def _read_block(path: Path, entry: ManifestFile, block_idx: int) -> bytes:
     offset, num_bytes = entry.block_range(block_idx)
-    with path.open("rb") as file:
+    with naming_disk_errors(f"read {num_bytes} bytes at byte {offset}", path), path.open("rb") as file:
         file.seek(offset)
         block = file.read(num_bytes)
     if len(block) != num_bytes:

@@ -59,6 +59,7 @@ def test_the_expected_table_opens(folder: PackedFolder) -> None:
         (Expected(layer_ids=(1, 2)), "layers"),
         (Expected(layer_ids=(14, 1)), "layers"),
         (Expected(layer_ids=(1, 14), total_rows=(1, 2)), "total_rows"),
+        (Expected(total_rows=(1, 2)), "total_rows"),
     ],
 )
 def test_another_table_is_refused(folder: PackedFolder, expected: Expected, field: str) -> None:
