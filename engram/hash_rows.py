@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engram._core import RowHasher as _NativeHasher
-from engram.errors import TokenIdError
+from engram.errors import TableMismatchError, TokenIdError
 from engram.hash_layout import HashLayout
 from engram.token_map import TokenMap
 
@@ -36,6 +36,12 @@ class RowHasher:
         rank: int = 0,
         tp: int = 1,
     ) -> None:
+        if not 0 <= rank < tp <= layout.num_columns:
+            raise TableMismatchError(
+                f"rank and tp must be 0 <= rank < tp <= {layout.num_columns}, the number of hash columns, "
+                f"got rank {rank} of {tp}.",
+                hint="a rank without columns has no rows; pass the number of nodes that share the tables",
+            )
         columns = range(layout.num_columns)[rank::tp]
         self.num_layers = len(layout.layer_ids)
         self.columns = tuple(columns)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engram import _core
-from engram.errors import TokenIdError
+from engram.errors import TableMismatchError, TokenIdError
 from engram.hash_layout import make_hash_layout
 from engram.hash_rows import IMAGE_BASE_ID, RowHasher
 from engram.token_map import TokenMap
@@ -93,6 +93,12 @@ def test_one_rank_hashes_only_its_columns(tokens: list[int], tp: int, data: st.D
     wanted = _reference(tokens)[:, :, rank::tp]
     table = RowHasher(LAYOUT, TOKEN_MAP, pad_token_id=PAD, rank=rank, tp=tp)
     assert np.array_equal(table.hash_prompt(tokens), wanted)
+
+
+@pytest.mark.parametrize(("rank", "tp"), [(29, 30), (0, LAYOUT.num_columns + 1), (2, 2), (-1, 2), (0, 0)])
+def test_a_rank_without_columns_is_refused(rank: int, tp: int) -> None:
+    with pytest.raises(TableMismatchError, match=rf"got rank {rank} of {tp}"):
+        RowHasher(LAYOUT, TOKEN_MAP, pad_token_id=PAD, rank=rank, tp=tp)
 
 
 @settings(max_examples=30)
