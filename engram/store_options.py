@@ -1,8 +1,10 @@
 """Settings of a row store, with their defaults and reasons."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+MAX_QUEUE_DEPTH: Final = 1024
 
 
 class StoreOptions(BaseModel):
@@ -15,9 +17,9 @@ class StoreOptions(BaseModel):
     """Rows kept after use, with the cache's own tables."""
     lookahead_budget_bytes: Annotated[int, Field(ge=0)] = 0
     """Rows read ahead and not yet asked for; while unused, it serves as cache."""
-    queue_depth: Annotated[int, Field(ge=1, le=1024)] = 256
+    queue_depth: Annotated[int, Field(ge=1, le=MAX_QUEUE_DEPTH)] = 256
     """Reads in flight. Drives reach their rate from 64 on; at 256 a read costs the least processor time."""
-    lookahead_depth: Annotated[int, Field(ge=1, le=1024)] = 32
+    lookahead_depth: Annotated[int, Field(ge=1, le=MAX_QUEUE_DEPTH)] = 32
     """Look-ahead reads in flight: what a decode read can find ahead of it in the drive."""
     max_pages_per_read: Annotated[int, Field(ge=1, le=32)] = 4
     """Pages joined into one read; random rows seldom have more neighbours than that."""

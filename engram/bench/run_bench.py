@@ -22,8 +22,9 @@ from engram.bench.measure_text import measure_cold_text
 from engram.bench.rounds import Figure
 from engram.bench.synthetic_table import COLUMN_ROWS, ensure_table
 from engram.bench.text_trace import Kind, load_traces
+from engram.direct_file import naming_disk_errors
 from engram.errors import EngramError
-from engram.store_options import StoreOptions
+from engram.store_options import MAX_QUEUE_DEPTH, StoreOptions
 from engram.table_format import HEADER_BYTES, parse_header
 from engram.write_file import write_atomically
 
@@ -82,9 +83,15 @@ def run_bench(request: BenchRequest, report: Callable[[str], None]) -> list[Figu
             raise EngramError(
                 f"--only must be of {', '.join(MEASUREMENTS)}, got {name}.", hint="leave it out to run all"
             )
+    if not 1 <= request.queue_depth <= MAX_QUEUE_DEPTH:
+        raise EngramError(
+            f"--queue-depth must be 1 to {MAX_QUEUE_DEPTH}, got {request.queue_depth}.",
+            hint="leave it out: drives reach their rate from 64 on",
+        )
+    with naming_disk_errors("create the folder", request.results):
+        request.results.mkdir(parents=True, exist_ok=True)
     report(f"table and traces in {request.directory}")
     setup = _prepare(request)
-    request.results.mkdir(parents=True, exist_ok=True)
     figures: list[Figure] = []
     for name in names:
         load = read_load()

@@ -1,12 +1,14 @@
 """A packed table of random rows, large enough that no page cache can hold it; valid header and manifest."""
 
 import hashlib
+import os
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
+from engram.direct_file import DirectFile, naming_disk_errors
 from engram.hash_layout import HashLayout
 from engram.manifest import BLOCK_BYTES, MANIFEST_NAME, ManifestFile, block_checksum, new_manifest
 from engram.primes import draw_column_primes
@@ -52,26 +54,41 @@ def ensure_table(directory: Path, column_rows: int = COLUMN_ROWS) -> Path:
     path = directory / header.file_name
     if path.is_file() and path.stat().st_size == header.file_bytes and (directory / MANIFEST_NAME).is_file():
         return path
-    directory.mkdir(parents=True, exist_ok=True)
+    with naming_disk_errors("create the folder", directory):
+        directory.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    checksums = []
-    with partial.open("wb") as file:
-        file.write(pack_header(header))
-        for block in _random_blocks(header):
-            checksums.append(block_checksum(block))
-            file.write(block)
-    partial.rename(path)
+    checksums = _write_table(partial, header)
+    with naming_disk_errors("rename", partial):
+        partial.replace(path)
     entry = ManifestFile(
         layer_id=header.layer_id,
         rank=0,
         tp=1,
         table_id=header.table_id.hex(),
         file_bytes=header.file_bytes,
-        block_checksums=b"".join(checksums),
+        block_checksums=checksums,
     )
     manifest = new_manifest(source_repo="synthetic", source_revision=header.source_revision).with_file(entry)
     write_atomically(directory / MANIFEST_NAME, manifest.model_dump_json().encode())
     return path
+
+
+def _write_table(partial: Path, header: TableHeader) -> bytes:
+    """Header and rows; returns the checksums of the blocks. Leaves nothing behind when it fails."""
+    checksums = []
+    try:
+        with naming_disk_errors("write", partial), partial.open("wb") as file:
+            # A memory file system or a full disk is no disk to measure: found out before 5.6 GB are written.
+            DirectFile(partial, os.O_RDONLY).close()
+            os.posix_fallocate(file.fileno(), 0, header.file_bytes)
+            file.write(pack_header(header))
+            for block in _random_blocks(header):
+                checksums.append(block_checksum(block))
+                file.write(block)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return b"".join(checksums)
 
 
 def _random_blocks(header: TableHeader) -> Iterator[bytes]:
