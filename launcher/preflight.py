@@ -31,6 +31,7 @@ def find_problems(plan: LaunchPlan, facts: Mapping[str, NodeFacts]) -> tuple[Fin
         )
         for item in plan.not_supported
     ]
+    found += _evidence(plan)
     found += [
         _refuse(LOCK_CHECK, plan.head, f"{item} ({lock.file})", LOCK_HINT)
         for lock in ((plan.lock,) if plan.lock else ())
@@ -50,6 +51,21 @@ def find_problems(plan: LaunchPlan, facts: Mapping[str, NodeFacts]) -> tuple[Fin
 
 def _refuse(check: str, node: NodePlan, evidence: str, fix: str) -> Finding:
     return Finding(level="refuse", check=check, node=node.name, evidence=evidence, fix=fix)
+
+
+def _evidence(plan: LaunchPlan) -> Iterator[Finding]:
+    """A recipe for GPUs that nobody ran: what it needs proves itself at boot, which may refuse after minutes."""
+    if plan.values is None or plan.runtime == "cpu" or plan.values.evidence.status != "not_run":
+        return
+    notes = plan.values.evidence.notes or "not run"
+    yield Finding(
+        level="warn",
+        check="evidence",
+        node=plan.head.name,
+        evidence=f"nobody has reported a run of recipe {plan.recipe} on such machines ({notes}); the engine "
+        "checks the extension's hooks and kernels at boot, and ends by name where one fails",
+        fix="sparkctl logs --follow shows it; when it serves: sparkctl bench, then sparkctl results publish",
+    )
 
 
 def _earlier_runs(node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:

@@ -9,11 +9,6 @@ from launcher.flag_rules import TYPED_FLAGS
 from launcher.recipe import FlagValue, Recipe
 from launcher.topology import Node
 
-# Packed rows on a GPU: what stands between the plugin and a Spark. results/gpu-h200-2026-11-29/README.md
-_NO_NVME_ON_GPU = (
-    "stock SGLang 0.5.23 does not start DeepSeek-V4.1 on sm_12x, and on one H200, where rows were read from "
-    "packed files, the same tokens as with stock tables are not proved; with engine.runtime: cpu it works"
-)
 _NO_SPLIT_ROWS_ON_GPU = "the plugin's hook for CUDA's layers has not run on a GPU yet"
 # SGLang has no option for these; the plugin's boot check decides whether they run on this machine.
 _PLUGIN_BACKENDS = ("b12x", "reference")
@@ -138,8 +133,6 @@ def _extension_environment(recipe: Recipe, engram_path: str, state_path: str) ->
 def not_supported_yet(recipe: Recipe) -> tuple[str, ...]:
     """What the recipe asks for and this version of sparkctl cannot carry out: `up` refuses it by name."""
     extensions, found = recipe.extensions, []
-    if extensions.engram.residence == "nvme" and recipe.engine.runtime != "cpu":
-        found.append(f"extensions.engram.residence: nvme ({_NO_NVME_ON_GPU})")
     if recipe.parallelism.groups > 1:
         found.append(
             f"parallelism.groups: {recipe.parallelism.groups} (groups and router are not started and ended"

@@ -15,6 +15,11 @@ LAUNCH_CHECKS = {
         "the setting would be ignored, and another model served than the one that was asked for",
         "leave it out, or take another recipe: sparkctl recipe list",
     ),
+    "evidence": (
+        "somebody has run the recipe on such machines, and its files are under results/",
+        "what the machine cannot do shows at boot: hooks and kernels are checked there, and end it by name",
+        "sparkctl logs has the message of a rank that ended; once it serves: sparkctl results publish",
+    ),
     "earlier-run": (
         "no earlier run lives on the node",
         "it holds memory and ports, and a new worker may join its old head",

@@ -186,13 +186,15 @@ def test_sequence_parallelism_and_the_plugins_backends_reach_the_engine_by_its_e
     assert compact.environment["SPARKCTL_KV_LAYOUT"] == "v41"
 
 
-def test_rows_from_disk_are_for_the_cpu_engine_so_far() -> None:
+def test_rows_from_disk_are_read_by_threads_on_the_cpu_engine_only() -> None:
     engram = {"engram": {"residence": "nvme", "packed_path": "v41/tp2"}}
     plan = plan_of(make_recipe(extensions=engram, engine={"runtime": "cpu"}))
-    assert plan.not_supported == ()
     assert plan.nodes[1].environment["SPARKCTL_ENGRAM_BACKEND"] == "threads"
-    (reason,) = plan_of(make_recipe(extensions=engram, engine={"runtime": "venv"})).not_supported
-    assert "extensions.engram.residence: nvme" in reason and "sm_12x" in reason and "H200" in reason
+    on_gpus = plan_of(make_recipe(extensions=engram, engine={"runtime": "venv"}))
+    assert on_gpus.not_supported == ()
+    environment = on_gpus.nodes[1].environment
+    assert environment["SPARKCTL_ENGRAM_DIR"].endswith("v41/tp2")
+    assert not {"SPARKCTL_ENGRAM_BACKEND", "SPARKCTL_ENGRAM_BUFFERED"} & set(environment)
 
 
 @given(st.text(min_size=1, max_size=30), st.text(min_size=1, max_size=30))

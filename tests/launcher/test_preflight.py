@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -163,3 +164,12 @@ def test_unsupported_settings_are_refused() -> None:
     facts = {item.name: make_facts(item, recipe) for item in topology.nodes}
     (finding,) = find_problems(plan_of(recipe, topology), facts)
     assert (finding.check, finding.level) == ("not-supported", "refuse")
+
+
+def test_a_recipe_for_gpus_that_nobody_ran_is_said_to_be_so() -> None:
+    topology = make_topology()
+    for runtime, wanted in (("venv", [("evidence", "warn")]), ("cpu", [])):
+        recipe = make_recipe(parallelism={"nodes": 2, "tp": 2}, engine={"runtime": runtime})
+        plan = replace(plan_of(recipe, topology), values=recipe)
+        facts = {item.name: make_facts(item, recipe) for item in topology.nodes}
+        assert [(item.check, item.level) for item in find_problems(plan, facts)] == wanted
