@@ -54,7 +54,7 @@ def _refuse(check: str, node: NodePlan, evidence: str, fix: str) -> Finding:
 
 
 def _evidence(plan: LaunchPlan) -> Iterator[Finding]:
-    """A recipe for GPUs that nobody ran: what it needs proves itself at boot, which may refuse after minutes."""
+    """A recipe for GPUs that nobody ran: what it needs proves itself at boot, and may be refused there."""
     if plan.values is None or plan.runtime == "cpu" or plan.values.evidence.status != "not_run":
         return
     notes = plan.values.evidence.notes or "not run"
