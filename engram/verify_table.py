@@ -122,7 +122,13 @@ def _choose_files(request: VerifyRequest, manifest: Manifest) -> list[ManifestFi
     if request.tp is None and request.rank is None:
         files = [f for f in manifest.files if request.layer_ids is None or f.layer_id in request.layer_ids]
         missing = set(request.layer_ids or ()) - {file.layer_id for file in files}
-        if files and not missing:
+        if files and missing:
+            held = sorted({file.layer_id for file in manifest.files})
+            raise TableMismatchError(
+                f"layers {sorted(missing)} must be in the manifest, got {held} ({request.directory}).",
+                hint=f"pack them: sparkctl engram pack --layers {','.join(map(str, sorted(missing)))}",
+            )
+        if files:
             return files
     layer_ids = request.layer_ids or tuple(sorted({file.layer_id for file in manifest.files})) or (0,)
     tp = request.tp if request.tp is not None else _only_tp(request, manifest)

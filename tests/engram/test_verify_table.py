@@ -142,7 +142,7 @@ def test_stale_tp_is_named(packed: Path) -> None:
 
 
 def test_every_layer_asked_for_must_be_there(packed: Path) -> None:
-    with pytest.raises(TableMismatchError, match=r"layer-99.rank-0of2.engram must be in the manifest"):
+    with pytest.raises(TableMismatchError, match=r"layers \[99\] must be in the manifest, got \[1, 2\]"):
         verify(packed, layer_ids=(1, 99))
 
 
