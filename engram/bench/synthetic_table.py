@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from engram.direct_file import DirectFile, naming_disk_errors
+from engram.errors import DiskError
 from engram.hash_layout import HashLayout
 from engram.manifest import BLOCK_BYTES, MANIFEST_NAME, ManifestFile, block_checksum, new_manifest
 from engram.primes import draw_column_primes
@@ -79,7 +80,7 @@ def _write_table(partial: Path, header: TableHeader) -> bytes:
     try:
         with naming_disk_errors("write", partial), partial.open("wb") as file:
             # A memory file system or a full disk is no disk to measure: found out before 5.6 GB are written.
-            DirectFile(partial, os.O_RDONLY).close()
+            _expect_direct_io(partial)
             os.posix_fallocate(file.fileno(), 0, header.file_bytes)
             file.write(pack_header(header))
             for block in _random_blocks(header):
@@ -89,6 +90,13 @@ def _write_table(partial: Path, header: TableHeader) -> bytes:
         partial.unlink(missing_ok=True)
         raise
     return b"".join(checksums)
+
+
+def _expect_direct_io(path: Path) -> None:
+    try:
+        DirectFile(path, os.O_RDONLY).close()
+    except DiskError as error:
+        raise DiskError(error.message, hint="pass --directory on the disk to measure, ext4 or xfs") from error
 
 
 def _random_blocks(header: TableHeader) -> Iterator[bytes]:

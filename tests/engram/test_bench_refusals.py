@@ -41,6 +41,9 @@ def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
 
 def test_memory_is_no_disk(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
-        with pytest.raises(DiskError, match="must allow O_DIRECT, got one that keeps files in memory"):
+        with pytest.raises(
+            DiskError, match="must allow O_DIRECT, got one that keeps files in memory"
+        ) as caught:
             refuse(Path(memory), tmp_path)
+        assert "--directory" in caught.value.hint
         assert list(Path(memory).iterdir()) == []
