@@ -6,10 +6,13 @@ Nothing is downloaded.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +48,7 @@ def install_engine(
     suffix = f"{lock_id}-{extension['extension_id']}" if extension else lock_id
     built = link.with_name(f"{link.name}-{suffix}")
     _refuse_directory(link)
-    with Report("install", 0):
+    with _alone(link), Report("install", 0):
         was_there = (built / MARKER).is_file()
         if not was_there:
             _build(built, cache, lock_id, packages, python)
@@ -91,6 +94,25 @@ def _refuse_directory(link: Path) -> None:
         )
 
 
+@contextmanager
+def _alone(link: Path) -> Iterator[None]:
+    """Two installs at once would take each other's unfinished environment for one that was cut off."""
+    try:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        file = link.with_name(f".{link.name}.lock").open("a")
+    except OSError as error:
+        raise Refused(f"{link.parent} must be writable, got: {error.strerror}.") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(
+                f"One install at a time must write {link}, got another that is at work.",
+                "wait, and repeat it",
+            ) from None
+        yield
+
+
 def _build(
     built: Path, cache: str, lock_id: str, packages: dict[str, tuple[str, list[str]]], python: str
 ) -> None:
@@ -101,10 +123,6 @@ def _build(
         )
     if built.exists():  # without its marker: a build that was cut off
         shutil.rmtree(built)
-    try:
-        built.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"{built.parent} must be writable, got: {error.strerror}.") from error
     run_tool([python, "-m", "venv", "--without-pip", str(built)], "make an environment")
     options = ["--require-hashes", "--find-links", str(wheels), "-r", str(wheels / LOCK_NAME)]
     run_tool([*_pip_install(python, built), *options], "install the lock")
