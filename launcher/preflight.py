@@ -95,22 +95,22 @@ def _engine(plan: LaunchPlan, node: NodePlan, facts: NodeFacts) -> Iterator[Find
             "engine",
             node,
             f"the engine must be installed: {engine.problem}",
-            "make up installs it on this machine; on other nodes set paths.engine to a venv with "
-            f"sglang {wanted} and sparkctl (docs/install.md)",
+            f"sparkctl install puts sglang {wanted} and sparkctl on every node (make up: on this machine);"
+            " or set paths.engine of this node to a venv that has both",
         )
     elif plan.runtime != "docker" and engine.sglang != wanted:
         yield _refuse(
             "engine-version",
             node,
             f"sglang must be {wanted}, got {engine.sglang} ({engine.python})",
-            f"install it there, or set engine.sglang_version: {engine.sglang} in the recipe",
+            f"sparkctl install, or set engine.sglang_version: {engine.sglang} in the recipe",
         )
     elif plan.runtime != "docker" and engine.sparkctl is None:
         yield _refuse(
             "engine-plugin",
             node,
             f"the engine's environment must have sparkctl's plugin, got none ({engine.python})",
-            "install it there: pip install --no-deps sparkctl (docs/install.md)",
+            "sparkctl install, or there: pip install --no-deps sparkctl (docs/install.md)",
         )
 
 
@@ -121,7 +121,8 @@ def _model(node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:
             node,
             f"model.path must be a complete checkpoint on this node: {facts.model.path}:"
             f" {facts.model.problem}",
-            "copy the model there, or set paths.models of this node in the topology",
+            "sparkctl weights fetch, then sparkctl weights push; or set paths.models of this node in the"
+            " topology",
         )
 
 

@@ -72,7 +72,7 @@ def test_healthy_nodes_have_no_findings() -> None:
             "model",
             {"model": {"path": "/m", "problem": "2 of 48 weight files are missing: a, b"}},
             "2 of 48 weight files are missing",
-            "copy the model",
+            "sparkctl weights fetch",
         ),
         (
             "port",
