@@ -101,7 +101,10 @@ def _alone(link: Path) -> Iterator[None]:
         link.parent.mkdir(parents=True, exist_ok=True)
         file = link.with_name(f".{link.name}.lock").open("a")
     except OSError as error:
-        raise Refused(f"{link.parent} must be writable, got: {error.strerror}.") from error
+        raise Refused(
+            f"{link.parent} must be writable, got: {error.strerror}.",
+            "make it so, or set paths.engine of this node elsewhere",
+        ) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
