@@ -13,6 +13,7 @@ from launcher.sparkrun.key_map import DEFAULTS, OPTIONS, VERSION
 from launcher.sparkrun.report import NotCarried, expansion_problem
 
 NO_WORDS = "sparkrun has no such key"
+AUTO_CHUNK = "sparkctl works it out for the cluster, and SGLang takes a number only"
 # Keys that the export writes in other words, or that every recipe has by itself.
 _CARRIED = {
     "schema_version", "description", "model.repo", "model.revision", "engine.image", "engine.runtime",
@@ -51,8 +52,11 @@ def _defaults(recipe: Recipe) -> tuple[dict[str, object], list[NotCarried]]:
         value = getattr(getattr(recipe, section), name)
         if value is None or key in found:
             continue
-        if expansion_problem(value):
-            left.append(NotCarried(key=f"{section}.{name}", reason=expansion_problem(value)))
+        problem = (
+            AUTO_CHUNK if (name, value) == ("chunked_prefill_size", "auto") else expansion_problem(value)
+        )
+        if problem:
+            left.append(NotCarried(key=f"{section}.{name}", reason=problem))
         else:
             found[key] = value
     return found, left
