@@ -43,7 +43,8 @@ def import_sparkrun(
 
     recipe, report = import_recipe(read_text(file), show_path(file), name)
     data = recipe.model_dump(mode="json", exclude_unset=True)
-    _give(yaml.safe_dump(data, sort_keys=False, width=110, allow_unicode=True), report, output, as_json)
+    text = yaml.safe_dump(data, sort_keys=False, width=110, allow_unicode=True)
+    _give(text, report, output, as_json, then="; next: sparkctl recipe validate {file}")
 
 
 def export_sparkrun(
@@ -61,7 +62,10 @@ def export_sparkrun(
     _give(text, report, output, as_json)
 
 
-def _give(text: str, report: Sequence[NotCarried], output: Path | None, as_json: bool) -> None:
+def _give(
+    text: str, report: Sequence[NotCarried], output: Path | None, as_json: bool, *, then: str = ""
+) -> None:
+    """`then`: what to type next; sparkctl reads no recipe of sparkrun's but to import it."""
     from launcher.write_file import write_file
 
     if output is not None:
@@ -77,4 +81,4 @@ def _give(text: str, report: Sequence[NotCarried], output: Path | None, as_json:
     for item in report:
         typer.echo(f"not carried: {item.key!a}: {item.reason}".replace("'", ""), err=True)
     if output is not None:
-        typer.echo(f"wrote {output}; next: sparkctl recipe validate {output}", err=True)
+        typer.echo(f"wrote {output}{then.replace('{file}', str(output))}", err=True)

@@ -43,6 +43,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         "context_length": draw(maybe(st.integers(1, 1 << 20))),
         "mem_fraction_static": draw(maybe(st.floats(0.01, 0.99))),
         "max_running_requests": draw(maybe(st.integers(1, 64))),
+        "chunked_prefill_size": draw(maybe(st.sampled_from([-1, 2048, "auto"]))),
         "kv_cache_dtype": draw(maybe(st.sampled_from(["auto", "fp8_e4m3"]))),
         "watchdog_timeout_s": draw(maybe(st.floats(1, 600))),
         "enable_metrics": draw(st.booleans()),
@@ -93,9 +94,18 @@ def test_every_shipped_recipe_exports_or_says_what_it_lacks(name: str) -> None:
     result = CliRunner().invoke(app, ["export-sparkrun", name, "--json"])
     assert result.exit_code == 0
     said = json.loads(result.stdout)
-    assert yaml.safe_load(said["yaml"])["recipe_version"] == "2"
+    document = yaml.safe_load(said["yaml"])
+    assert document["recipe_version"] == "2"
+    assert document["defaults"].get("chunked_prefill_size") != "auto"  # SGLang would refuse it
     if name.startswith("v41"):
         assert "extensions.engram.residence" in {item["key"] for item in said["not_carried"]}
+
+
+def test_an_exported_file_is_not_called_a_recipe_of_ours(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["export-sparkrun", "local", "--output", str(tmp_path / "theirs.yaml")])
+    assert result.exit_code == 0
+    assert "theirs.yaml" in result.output
+    assert "recipe validate" not in result.output
 
 
 THEIRS = """\
