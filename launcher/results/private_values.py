@@ -27,13 +27,15 @@ MIN_NAME_CHARS = 3
 _COMMON_NAMES = frozenset(
     ("root", "user", "localhost", "local", "node", "spark", "nvidia", "ubuntu", "admin")
 )
+# Of an absolute path, bare or as a file: address.
+_PATH_BEGINS = r"(?:(?<![\w/.-])|(?<=file://))"
 _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)")),
     ("key", re.compile(r"\b(?:ssh-(?:rsa|ed25519)|ecdsa-sha2-\S+) AAAA[A-Za-z0-9+/=]+")),
     ("key", re.compile(r"\b(?:sk|ghp|gho|xox[bp]|glpat|AKIA)[-_]?[A-Za-z0-9_-]{16,}")),
     ("device", re.compile(r"\bGPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")),
     ("mail", re.compile(r"\b[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}\b")),
-    ("home", re.compile(r"(?<![\w/.-])/(?:home|Users)/[^/\s\"':,;)\]}]+|(?<![\w/.-])/root(?![\w.-])")),
+    ("home", re.compile(rf"{_PATH_BEGINS}(?:/(?:home|Users)/[^/\s\"':,;)\]}}]+|/root(?![\w.-]))")),
     ("mac", re.compile(r"(?<![0-9A-Fa-f:.-])(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}(?![0-9A-Fa-f:-])")),
     ("address", re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)")),
     ("address", re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])")),

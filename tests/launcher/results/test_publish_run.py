@@ -25,6 +25,8 @@ PRIVATE = {
     "aa:bb:cc:00:11:22": "mac-0",
     "/home/anna/models/v41": "~/models/v41",
     "/root/x": "~/x",
+    "file:///home/anna/x": "file://~/x",
+    "file:///root/x": "file://~/x",
     "anna@example.org": "mail-0",
     "GPU-12345678-1234-1234-1234-123456789abc": "device-0",
     "sk-abcdefghijklmnopqrstuvwx": "***",
