@@ -192,8 +192,9 @@ def publish(
     with scrubbed_copy(run, scrubber, render=render_report) as publication:
         if not json:
             _show_scrubbed(publication)
-        if not yes:
-            typer.confirm(f"Write {target}?", abort=True)
+        if not yes and not _agreed(f"Write {target}?"):
+            typer.echo("nothing was written")
+            raise typer.Exit(1)
         digest = write_archive(publication, target, "zip" if target.suffix == ".zip" else "tar.gz")
     if json:
         _print_json(
@@ -228,6 +229,20 @@ def report(directory: Directory, json: JsonOption = False) -> None:
         _print_json({"seal": manifest.seal, "files": [entry.path for entry in manifest.files]})
     else:
         typer.echo(f"{directory / 'report.html'}\nseal {manifest.seal}")
+
+
+def _agreed(question: str) -> bool:
+    """Raises UsageError where nobody is there to answer."""
+    from launcher.errors import UsageError
+
+    try:
+        return typer.confirm(question)
+    except typer.Abort as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        raise UsageError(
+            f"{question} must be answered, got the end of the input", hint="after a look: --yes"
+        ) from error
 
 
 def _show_differences(differences: tuple[ManifestDifference, ...]) -> None:

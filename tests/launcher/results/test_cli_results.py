@@ -80,8 +80,10 @@ def test_publish_asks_and_shows_first(home: Path) -> None:
     directory = make_run(home / "run", notes=("by anna on 10.1.2.3",))
     target = home / "run.tar.gz"
     refused = run("publish", directory, "-o", target, "--private", "anna", answer="n\n")
-    assert refused.exit_code != 0 and not target.exists()
+    assert refused.exit_code == 1 and "nothing was written" in refused.stdout and not target.exists()
     assert "10.1.2.3" in refused.stdout and "anna" in refused.stdout
+    silent = run("publish", directory, "-o", target, answer="")
+    assert isinstance(silent.exception, UsageError) and "--yes" in str(silent.exception.hint)
     found = as_json("publish", directory, "-o", target, "--private", "anna", "--yes")
     assert target.is_file() and {item["kind"] for item in found["scrubbed"]} >= {"address", "name"}
     assert "10.1.2.3" not in json.dumps(found)
