@@ -285,8 +285,9 @@ class Supervisor:
         changed = self.unsaved
         processes = self._processes()
         self.pids_seen |= {process.pid for process in processes}
+        schedulers = {process.pid for process in processes if process.title.startswith(RANK_TITLE)}
         for process in processes:
-            changed |= self._watch_child(process)
+            changed |= self._watch_child(process, schedulers)
         stopped = {process.pid: process for process in processes if process.state == "T"}
         self.stopped_since = {pid: self.stopped_since.get(pid, now) for pid in stopped}
         limit_s = self.node["limits"]["freeze_timeout_s"]
@@ -306,11 +307,11 @@ class Supervisor:
             self._save()
         return None
 
-    def _watch_child(self, process: Process) -> bool:
+    def _watch_child(self, process: Process, schedulers: set[int]) -> bool:
         """True when a rank was seen for the first time."""
         assert self.engine is not None
         known = self.watched.pop(process.pid, None)
-        if self._is_part_of_engine(process):
+        if self._is_part_of_engine(process, schedulers):
             with suppress(ProcessLookupError):
                 self.watched[process.pid] = (process.title, known[1] if known else ExitWatch(process.pid))
         elif known:
@@ -321,13 +322,13 @@ class Supervisor:
         self.state["ranks"][str(process.pid)] = process.title
         return is_new
 
-    def _is_part_of_engine(self, process: Process) -> bool:
+    def _is_part_of_engine(self, process: Process, schedulers: set[int]) -> bool:
         """A scheduler anywhere below us, or a child that the engine's main process forked or spawned to
-        become one.
+        become one. What a scheduler forks has its title until it runs another program, and may end.
         """
         assert self.engine is not None
-        if process.title.startswith(RANK_TITLE):
-            return True
+        if process.pid in schedulers:
+            return process.parent_pid not in schedulers
         if process.parent_pid != self.engine.pid:
             return False
         return process.title == " ".join(self.argv) or any(part in process.title for part in CHILD_TITLES)

@@ -13,12 +13,15 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from launcher.call_node import NodeStream
 from launcher.errors import PreflightRefused
+from launcher.node.processes import Process
+from launcher.node.supervise import Supervisor
 from tests.launcher.node_run import NodeRun, kill_all, pids_of
 
 pytestmark = pytest.mark.timeout(60)
@@ -399,3 +402,16 @@ def test_a_watch_ends_with_its_launcher(run: NodeRun) -> None:
     time.sleep(0.5)
     assert pids_of(str(run.state_path)) == before  # the run goes on without us
     run.stop()
+
+
+def test_what_a_scheduler_forks_is_no_rank() -> None:
+    """It has the scheduler's title until it runs another program; its end with status 0 ended whole runs."""
+    supervisor: Any = object.__new__(Supervisor)
+    supervisor.engine = SimpleNamespace(pid=10)
+
+    def process(pid: int, parent_pid: int) -> Process:
+        title = "sglang::scheduler_TP0"
+        return Process(pid=pid, parent_pid=parent_pid, session=1, state="S", start_ticks=1, title=title)
+
+    assert supervisor._is_part_of_engine(process(11, 10), {11, 12})
+    assert not supervisor._is_part_of_engine(process(12, 11), {11, 12})
