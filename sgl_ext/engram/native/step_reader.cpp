@@ -7,7 +7,7 @@
 namespace sgl_ext {
 namespace {
 
-// Longer than 32 rows in memory ever take, shorter than a read from any drive.
+// Meant to lie between 32 rows in memory and one read from a drive; no figure of ours sets it.
 constexpr std::chrono::microseconds kWaited{30};
 
 }  // namespace
