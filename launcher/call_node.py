@@ -1,8 +1,7 @@
 """Ask a node: sends the node code and a JSON request on stdin, reads JSON lines back.
 
-The command line is the same for every request: `python3 -I -S -c BOOTSTRAP`. The code travels as a zip
-that the
-bootstrap keeps in memory (memfd), so a request leaves nothing on the node.
+The command line is the same for every request: `python3 -I -S -c bootstrap()`. The code travels as a zip that
+the bootstrap keeps in memory (memfd), so a request leaves nothing on the node.
 """
 
 from __future__ import annotations
@@ -31,20 +30,29 @@ NODE_FILES = (
     "fit/read_checkpoint.py",
     "fit/safetensors_header.py",
 )
-BOOTSTRAP = (
-    "import os,sys;"
-    "i=sys.stdin.buffer;"
-    "z=i.read(int(i.readline()));"
-    "f=os.memfd_create('sparkctl-node');"
-    "os.write(f,z)==len(z) or sys.exit('short write');"
-    "sys.path.insert(0,'/proc/self/fd/%d'%f);"
-    "sys.version_info>=(3,10) or sys.exit('Python 3.10 or newer is needed');"
-    "from launcher.node.__main__ import main;"
-    "sys.exit(main([]))"
-)
+# A cable pulled while the request travels resets nothing: without a limit, what waits for the rest of it
+# would stay on the node for as long as sshd takes the connection for alive, which is hours.
+REQUEST_ARRIVES_S = 45
 FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 
 Answer = dict[str, Any]
+
+
+def bootstrap(arrives_s: int = REQUEST_ARRIVES_S) -> str:
+    """What `python3 -c` runs on a node: reads the code and the request from stdin, ends without them."""
+    return (
+        "import os,signal,sys;"
+        f"signal.signal(signal.SIGALRM,lambda *_:sys.exit('no whole request within {arrives_s} s'));"
+        f"signal.alarm({arrives_s});"
+        "i=sys.stdin.buffer;"
+        "z=i.read(int(i.readline()));"
+        "f=os.memfd_create('sparkctl-node');"
+        "os.write(f,z)==len(z) or sys.exit('short write');"
+        "sys.path.insert(0,'/proc/self/fd/%d'%f);"
+        "sys.version_info>=(3,10) or sys.exit('Python 3.10 or newer is needed');"
+        "from launcher.node.__main__ import main;"
+        "sys.exit(main([]))"
+    )
 
 
 @functools.cache
@@ -76,7 +84,7 @@ def _request(verb: str, values: Mapping[str, object]) -> bytes:
 def _argv(remote: Remote) -> list[str]:
     """A local node runs this very Python; on others it is whatever python3 is there."""
     python = sys.executable if remote.is_local else "python3"
-    return [python, "-I", "-S", "-c", BOOTSTRAP]
+    return [python, "-I", "-S", "-c", bootstrap()]
 
 
 def ask_node(remote: Remote, verb: str, *, timeout_s: float = 30.0, **values: object) -> Answer:

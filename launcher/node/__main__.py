@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import traceback
 from typing import Any
@@ -94,7 +95,9 @@ def main(argv: list[str]) -> int:
 
         return supervise(argv[1])
     try:
-        handle(json.loads(sys.stdin.buffer.readline()))
+        request = sys.stdin.buffer.readline()
+        signal.alarm(0)  # the bootstrap's, against a request that never arrives whole
+        handle(json.loads(request))
     except Refused as refusal:
         answer({"error": refusal.message, "hint": refusal.hint, "refused": True, "detail": refusal.detail})
         return 3
