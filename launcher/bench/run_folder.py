@@ -45,14 +45,14 @@ class RunFolder:
             path.mkdir(parents=True)
             for name in RAW_FILES:
                 (path / name).touch()
-            folder.write_settings(settings)
+            folder._write_settings(None)
         except OSError as error:
             raise UsageError(f"--output must be writable, got {error}") from error
         return folder
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Of an earlier run; one that was finished is unfinished from now on. Raises UsageError."""
+        """Of an earlier run; a finished one stays finished until `begin_on`. Raises UsageError."""
         try:
             value = json.loads((path / SETTINGS_NAME).read_text())
             settings = BenchSettings.model_validate(value["settings"])
@@ -64,30 +64,26 @@ class RunFolder:
                 f"--resume must name a directory that `sparkctl bench` made, got {path}: {error}"
             ) from error
         folder = cls(path=path, settings=settings, started_unix=started)
-        (path / MANIFEST_NAME).unlink(missing_ok=True)
         for name in (*RAW_FILES, DETAILS):
             _cut_torn_line(path / name)
         return folder
 
-    def write_settings(self, settings: BenchSettings) -> None:
-        self._write_settings(settings, self._began_on())
-
-    def begin_on(self, cluster: Mapping[str, str | None]) -> None:
-        """`cluster`: what is measured, by hash. A resumed run goes on with what it began on, or its manifest
-        would name for all records what only the last of them came from. Raises UsageError.
+    def begin_on(self, cluster: Mapping[str, str | None] | None) -> None:
+        """`cluster`: what is measured, by hash; None where that is not compared. A resumed run goes on with
+        what it began on, or its manifest would name for all records what only the last of them came from.
+        Raises UsageError; only what passed is unfinished from now on, a refused run stays as it was.
         """
         began = self._began_on()
-        if began is None:
-            self._write_settings(self.settings, cluster)
-            return
-        for name, wanted in began.items():
-            seen = cluster.get(name)
+        for name, wanted in (began or {}).items():
+            seen = (cluster or {}).get(name)
             if seen != wanted:
                 begun, got = ((value or "none")[:12] for value in (wanted, seen))
                 raise UsageError(
                     f"--resume must go on with the {name} that the run began with ({begun}), got {got}",
                     hint="start the cluster from that, or measure anew: sparkctl bench",
                 )
+        (self.path / MANIFEST_NAME).unlink(missing_ok=True)
+        self._write_settings(cluster if began is None else began)
 
     def _began_on(self) -> dict[str, str | None] | None:
         path = self.path / SETTINGS_NAME
@@ -96,8 +92,8 @@ class RunFolder:
         began: dict[str, str | None] | None = json.loads(path.read_text()).get("cluster")
         return began
 
-    def _write_settings(self, settings: BenchSettings, cluster: Mapping[str, str | None] | None) -> None:
-        value = {"started_unix": self.started_unix, "settings": settings.model_dump(mode="json")}
+    def _write_settings(self, cluster: Mapping[str, str | None] | None) -> None:
+        value = {"started_unix": self.started_unix, "settings": self.settings.model_dump(mode="json")}
         if cluster is not None:
             value["cluster"] = dict(cluster)
         write_file(self.path / SETTINGS_NAME, json.dumps(value, indent=1) + "\n")

@@ -164,7 +164,7 @@ def bench(
     asked = {name: value for name, value in given.items() if value is not None}
     if after_restart and resume is None:
         raise UsageError("--after-restart must stand beside --resume DIR", hint="sparkctl bench --help")
-    endpoint = _endpoint(run, url, model, api_key_file)
+    # What was asked comes first: a word that is wrong is wrong on every cluster, and without one.
     if resume is not None:
         if asked or output is not None:
             raise UsageError(
@@ -172,14 +172,15 @@ def bench(
                 hint=f"sparkctl bench --resume {resume}",
             )
         folder = RunFolder.open(resume)
+        endpoint = _endpoint(run, url, model, api_key_file)
         if after_restart:
             from dataclasses import replace
 
             settings = folder.settings.model_copy(update={"after_restart": True})
-            folder.write_settings(settings)
             folder = replace(folder, settings=settings)
     else:
         settings = _settings(asked)
+        endpoint = _endpoint(run, url, model, api_key_file)
         recipe = endpoint.record.plan.recipe if endpoint.record else "endpoint"
         name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in Path(recipe).stem)
         folder = RunFolder.create(output_directory(output, settings.protocol_label, name), settings)

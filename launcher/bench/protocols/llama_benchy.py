@@ -61,6 +61,7 @@ def run_llama_benchy(folder: RunFolder, endpoint: Endpoint, *, tell: Callable[[s
             hint="pip install 'sparkctl[llama-benchy]'",
         ) from None
     facts = ask_server(endpoint)
+    folder.begin_on(None)
     tokenizer = settings.tokenizer or _tokenizer(endpoint)
     environment = {**os.environ, "SPARKCTL_BENCH_API_KEY": endpoint.key or ""}
     argv = [

@@ -126,3 +126,10 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
 def test_what_cannot_be_asked_is_refused_by_name(server: ReplayServer, words: tuple[str, ...]) -> None:
     done = run(server, *words)
     assert done.returncode == 2 and "error:" in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_wrong_word_is_named_before_a_cluster_is_looked_for(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "launcher", "bench", "--suite", "nope"]
+    home = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=home)
+    assert done.returncode == 2 and "--suite must be of" in done.stderr and "'nope'" in done.stderr
