@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from engram.errors import TableFormatError
+from engram.regular_file import refuse_special_file
 from engram.table_format import HEADER_BYTES, LAYOUT_VERSION, MAX_TP, PAGE_BYTES, table_file_name
 from engram.write_file import write_atomically
 
@@ -128,6 +129,7 @@ def new_manifest(*, source_repo: str, source_revision: str) -> Manifest:
 def read_manifest(directory: Path) -> Manifest:
     """Raises TableFormatError when it is missing, damaged or of another layout version."""
     path = directory / MANIFEST_NAME
+    refuse_special_file(path)
     try:
         with path.open("rb") as file:
             text = file.read(MAX_MANIFEST_BYTES + 1)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from engram._core import MAX_IDS_PER_SUBMIT, HostCall
 from engram._core import RowStore as _NativeStore
+from engram.regular_file import refuse_special_file
 from engram.row_counters import StoreCounters, make_counters
 from engram.row_source import Priority, ReadTicket, RowIds, RowPlanes, RowShape
 from engram.self_test import Expected, check_against_manifest, check_expected, check_rows
@@ -158,6 +159,8 @@ def open_row_store(
     paths = tuple(Path(file) for file in files)
     if not paths:
         raise ValueError("files must name at least one packed table, got none")
+    for path in paths:
+        refuse_special_file(path)
     store = RowStore(paths, checked, seam=seam)
     try:
         check_expected(store.paths, store.headers, expect or Expected())

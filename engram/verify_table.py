@@ -15,6 +15,7 @@ from engram.direct_file import ALIGNMENT_BYTES, AlignedBuffer, DirectFile, namin
 from engram.errors import TableFormatError, TableMismatchError
 from engram.manifest import BLOCK_BYTES, Manifest, ManifestFile, block_checksum, read_manifest
 from engram.pack_table import NoProgress, PackProgress
+from engram.regular_file import refuse_special_file
 from engram.table_format import HEADER_BYTES, PAGE_BYTES, TableHeader, parse_header, table_file_name
 
 REPACK_HINT = "pack this file again: sparkctl engram pack --restart"
@@ -72,6 +73,7 @@ def verify_tables(request: VerifyRequest, progress: PackProgress | None = None) 
 def check_header(directory: Path, file: ManifestFile, manifest: Manifest) -> TableHeader:
     """Header and size of one packed file, against the manifest's entry and its revision."""
     path = directory / file.name
+    refuse_special_file(path)
     with naming_disk_errors("read", path), path.open("rb") as stream:
         raw, file_bytes = stream.read(HEADER_BYTES), os.fstat(stream.fileno()).st_size
     header = parse_header(raw, str(path))

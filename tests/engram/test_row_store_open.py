@@ -1,6 +1,7 @@
 """Opening: only the very table that the caller expects, unharmed, may serve rows."""
 
 import errno
+import os
 import random
 import shutil
 import subprocess
@@ -151,6 +152,15 @@ def test_a_missing_file_names_itself(folder: PackedFolder) -> None:
         open_all(folder)
     assert caught.value.errno == 2
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["", "manifest.json"])
+def test_a_fifo_is_refused_and_not_waited_for(folder: PackedFolder, name: str) -> None:
+    path = folder.directory / (name or folder.files[1].name)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(TableFormatError, match=f"{path.name} must be a regular file, got a FIFO"):
+        open_all(folder)
 
 
 def test_a_missing_manifest_is_refused(folder: PackedFolder) -> None:
