@@ -29,12 +29,15 @@ _SUITES: dict[str, Callable[[SuiteInputs], SuitePlan]] = {
 }
 
 
-def plan_waves(settings: BenchSettings, endpoint: Endpoint, facts: ServerFacts) -> SuitePlan:
+def plan_waves(
+    settings: BenchSettings, endpoint: Endpoint, facts: ServerFacts, tell: Callable[[str], None]
+) -> SuitePlan:
     """Raises BenchRefused when nothing is left to measure."""
 
     @cache
     def scale() -> TextScale:
-        return measure_text_scale(endpoint, facts.context_tokens, settings.seed)
+        tell("first the server counts the tokens of a few passages")
+        return measure_text_scale(endpoint, facts.context_tokens, settings.longest_tokens, settings.seed)
 
     inputs = SuiteInputs(settings=settings, context_tokens=facts.context_tokens, scale=scale)
     if settings.protocol == "sparkdash":

@@ -70,7 +70,7 @@ class Bench:
         self.folder.begin_on(_what_runs(self.endpoint))
         features = expected_features(settings, facts, self.endpoint)
         refuse_inactive(features, facts, read_metrics(self.endpoint))
-        plan = plan_waves(settings, self.endpoint, facts)
+        plan = plan_waves(settings, self.endpoint, facts, self.tell)
         self.note(*plan.notes)
         done = self._finished_waves(plan.waves)
         left = [wave for wave in plan.waves if wave.key not in done]

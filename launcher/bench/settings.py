@@ -62,3 +62,13 @@ class BenchSettings(FrozenModel):
         """Forced and free length are two protocols: their figures do not compare."""
         forced = self.protocol == "sparkctl-1" and self.forced_length
         return f"{self.protocol}-forced" if forced else self.protocol
+
+    @property
+    def longest_tokens(self) -> int:
+        """Of the long prompts of the suites asked for; other protocols have lengths of their own."""
+        lengths = {
+            "prefill": self.prefill_tokens, "mixed": self.mixed_tokens,
+            "prefix": self.prefix_tokens, "needle": self.needle_tokens,
+        }  # fmt: skip
+        suites = self.suites if self.protocol == "sparkctl-1" else tuple(lengths)
+        return max((n for suite in suites for n in lengths.get(suite, ())), default=0)

@@ -13,7 +13,7 @@ from launcher.bench.errors import BenchUnanswered
 from launcher.bench.wave import user_message
 
 _SAMPLES = 3
-_MOST_CHARS = 24_000
+_LEAST_CHARS, _MOST_CHARS = 512, 24_000
 _TIMEOUT_S = 300.0
 # A short text is one or two passages, and a dense one has a third more tokens than the average.
 MARGIN, MARGIN_OF_ONE_TOKEN = 0.05, 20.0
@@ -38,11 +38,17 @@ def fits(num_tokens: int, max_tokens: int, context_tokens: int | None) -> bool:
     return context_tokens is None or num_tokens * (1 + margin) + max_tokens + 16 <= context_tokens
 
 
-def measure_text_scale(endpoint: Endpoint, context_tokens: int | None, seed: int) -> TextScale:
-    """Asks the server to count a few passages, one token of answer each."""
+def measure_text_scale(
+    endpoint: Endpoint, context_tokens: int | None, longest_tokens: int, seed: int
+) -> TextScale:
+    """Asks the server to count a few passages, one token of answer each.
+
+    `longest_tokens`: of the prompts to come. To count is to prefill: on a slow server passages much longer
+    than these would take longer than what is measured.
+    """
     corpus = read_corpus()
     # A character is one token at most: byte-level tokenizers never need two for ASCII.
-    num_chars = min(_MOST_CHARS, (context_tokens or _MOST_CHARS) * 3 // 4)
+    num_chars = min(_MOST_CHARS, (context_tokens or _MOST_CHARS) * 3 // 4, max(longest_tokens, _LEAST_CHARS))
     overhead = _count(endpoint, "a") - 1
     tokens = sum(
         _count(endpoint, corpus.text(num_chars, f"scale/{seed}/{number}")) - overhead
