@@ -220,7 +220,7 @@ def status(
     accept_new_host_keys: AcceptKeysOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Tell for each node: complete, partial, different or absent. Hashes nothing."""
+    """Tell for each node: complete, partial, different, absent or unknown. Hashes nothing."""
     found = _states(_choose(recipe, topology, nodes, model_path), quick=True, accept=accept_new_host_keys)
     _show_states(found, as_json=json)
 

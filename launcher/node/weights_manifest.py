@@ -59,6 +59,7 @@ def need_manifest(directory: Path) -> dict[str, Any]:
         raise Refused(
             f"The checkpoint must be there, got no directory {directory}.",
             "sparkctl weights fetch, or sparkctl weights push",
+            {"absent": True},
         )
     manifest = read_manifest(directory)
     if manifest is None:

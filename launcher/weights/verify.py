@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.errors import NodeUnreachable, SparkctlError
+from launcher.errors import PreflightRefused, SparkctlError
 from launcher.remote import Remote
 from launcher.run_on_all import Result, run_on_all
 from launcher.topology import Node
@@ -101,10 +101,11 @@ def _state(node: str, item: Verified, agreed: Mapping[tuple[str, ...], str]) -> 
 
 def _failed(node: str, error: SparkctlError | None) -> NodeWeights:
     assert error is not None
-    is_absent = error.exit_code == 5
+    # Any other refusal (a damaged list, files that were never hashed) says nothing about what is there.
+    is_absent = isinstance(error, PreflightRefused) and bool(error.detail.get("absent"))
     return NodeWeights(
         node=node,
-        state="absent" if is_absent and not isinstance(error, NodeUnreachable) else "unknown",
+        state="absent" if is_absent else "unknown",
         have_bytes=0,
         total_bytes=0,
         left_out=(),

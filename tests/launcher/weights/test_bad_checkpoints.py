@@ -21,6 +21,7 @@ from launcher.weights.fetch import adopt
 from launcher.weights.file_list import Fetched, Stock, Verified
 from launcher.weights.follow import Progress, follow
 from launcher.weights.space import refuse_full_disks
+from launcher.weights.verify import verify
 from tests.launcher.weights.checkpoints import INDEX, SHARDS, write_checkpoint, write_shard
 
 FIRST, SECOND = sorted(SHARDS)[:2]
@@ -181,6 +182,32 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SparkctlError, match="must be a manifest of schema version 1") as caught:
         take_over(tmp_path)
     assert caught.value.hint.startswith("remove it")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "state", "said"),
+    [
+        ("no directory", "absent", "got no directory"),
+        (None, "unknown", "must have a manifest with hashes, got none"),
+        (b"garbage", "unknown", "must be a manifest of schema version 1"),
+        (
+            b'{"schema_version": 1, "files": {"../x": {}}}',
+            "unknown",
+            "must be a manifest of schema version 1",
+        ),
+    ],
+)
+def test_only_what_is_not_there_is_absent(
+    tmp_path: Path, manifest: bytes | str | None, state: str, said: str
+) -> None:
+    if manifest != "no directory":
+        directory = write_checkpoint(tmp_path / "m")
+        if isinstance(manifest, bytes):
+            (directory / MANIFEST_NAME).write_bytes(manifest)
+    node = local_node(tmp_path)
+    (seen,) = verify([node], {"spark-1": LocalRemote("spark-1")}, "m", nobody, quick=True)
+    assert (seen.state, said in seen.reasons[0]) == (state, True), seen
+    assert seen.hint
 
 
 def test_taking_over_again_hashes_only_what_changed(tmp_path: Path) -> None:
