@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.sgl_ext.engine_variables import KEEP_FREED_MEMORY
+
 PROJECT = Path(__file__).parents[2]
 IMPORT_TIMEOUT_S = 300.0
 
@@ -106,7 +108,7 @@ class EngineForks:
         origin = subprocess.Popen(
             [sys.executable, "-m", "tests.sgl_ext.engine_origin"],
             cwd=PROJECT,
-            env={**environment, "SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1"},
+            env={**environment, "SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", **KEEP_FREED_MEMORY},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
