@@ -30,6 +30,8 @@ DEFAULTS: dict[str, Any] = {
     # max_total_tokens bounds the pool; this must only not refuse on a busy machine.
     "mem_fraction_static": 0.8,
     "log_level": "warning",
+    # An idle scheduler takes a core from whatever else the suite runs.
+    "sleep_on_idle": True,
 }
 
 

@@ -59,7 +59,7 @@ def run_engine(
     engine = {"model_path": str(model), "tp_size": tp, "port": 43000 + 200 * tp, "chunked_prefill_size": 256}
     job = {"engine": engine, "requests": requests}
     if together is not None:
-        job |= {"together": together, "retract_every": 4}
+        job |= {"together": together, "retract_every": 8}
     environment = prepare(folder, job, tp, packed) | variables
     fork = forks.start("tests.sgl_ext.run_engine", folder, environment, "job.json", "out.json")
     return fork.wait(600)
