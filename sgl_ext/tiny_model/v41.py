@@ -35,7 +35,7 @@ def build_v41(
     Raises SettingError where out holds another model.
     """
     out.mkdir(parents=True, exist_ok=True)
-    _claim(out, {"kind": "v41", "seed": seed, "size": json.loads(json.dumps(asdict(size)))})
+    _claim(out, {"kind": "v41", "seed": seed, "size": _recorded(size)})
     _write_small_files(out, size)
     shards = plan_shards(size)
     was_whole = (out / INDEX_NAME).is_file()
@@ -68,6 +68,14 @@ def plan_shards(size: V41Size) -> dict[str, list[TensorSpec]]:
     return {
         f"model-{idx:05d}-of-{len(parts):05d}.safetensors": specs for idx, specs in enumerate(parts, start=1)
     }
+
+
+def _recorded(size: V41Size) -> dict[str, object]:
+    """Without a vision tower as before there was one, so that earlier folders are still kept."""
+    fields: dict[str, object] = json.loads(json.dumps(asdict(size)))
+    if size.vision is None:
+        del fields["vision"]
+    return fields
 
 
 def _claim(out: Path, recipe: dict[str, object]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from engram.primes import draw_column_primes
-from sgl_ext.tiny_model.v41_sizes import V41Size
+from sgl_ext.tiny_model.v41_sizes import V41Size, VisionSize
 
 
 def count_engram_rows(size: V41Size) -> tuple[int, ...]:
@@ -21,6 +22,7 @@ def count_engram_rows(size: V41Size) -> tuple[int, ...]:
 
 def make_config(size: V41Size, *, num_classes: int, image_token_id: int) -> dict[str, Any]:
     """num_classes: compressed vocabulary of the tokenizer (engram_compressed_vocab_size)."""
+    vision = {} if size.vision is None else {"vision_config": _vision(size.vision)}
     return {
         "architectures": ["DeepseekV41ForCausalLM"],
         "model_type": "deepseek_v41",
@@ -45,6 +47,7 @@ def make_config(size: V41Size, *, num_classes: int, image_token_id: int) -> dict
             **_sparse_kv(size),
             **_engram_and_draft(size, num_classes),
         },
+        **vision,
     }
 
 
@@ -106,6 +109,15 @@ def _sparse_kv(size: V41Size) -> dict[str, Any]:
         "candidate_source_layer_id": size.candidate_source_layer_id,
         "candidate_topk_blocks": size.candidate_topk_blocks,
         "candidate_block_size": size.candidate_block_size,
+    }
+
+
+def _vision(size: VisionSize) -> dict[str, Any]:
+    return {
+        "model_type": "deepseek_v41_vision",
+        **asdict(size),
+        "rope_theta": 10000,
+        "max_wh_ratio": None,
     }
 
 

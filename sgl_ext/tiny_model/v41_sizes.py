@@ -9,6 +9,20 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VisionSize:
+    """Field names are those of config.json's vision_config."""
+
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_image_tokens: int
+    min_pixels: int
+    patch_size: int = 14
+    downsample_ratio: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class V41Size:
     """Field names are those of config.json's text_config, where it has them."""
 
@@ -46,6 +60,7 @@ class V41Size:
     engram_n_heads: int = 8
     original_positions: int = 4096
     rope_factor: int = 16
+    vision: VisionSize | None = None  # the tower that turns an image into tokens
 
     @property
     def num_stages(self) -> int:
@@ -118,6 +133,16 @@ H200 = V41Size(
     dspark_markov_rank=256,
     dspark_n_routed_experts=8,
     dspark_num_experts_per_tok=3,
+)
+
+# Images of 100 to 200 pixels a side become 14 to 32 tokens.
+CPU_VISION = VisionSize(
+    num_hidden_layers=1,
+    hidden_size=64,
+    num_attention_heads=2,
+    intermediate_size=96,
+    max_image_tokens=32,
+    min_pixels=10_000,
 )
 
 SIZES = {"cpu": CPU, "h200": H200}

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sgl_ext.tiny_model.v41_sizes import V41Size
+from sgl_ext.tiny_model.v41_sizes import V41Size, VisionSize
 
 BLOCK = 32
 
@@ -50,6 +50,8 @@ def list_tensors(size: V41Size) -> Iterator[TensorSpec]:
     for stage in range(size.num_stages):
         yield from _block(f"mtp.{stage}.", size, size.dspark_n_routed_experts)
     yield from _draft_ends(size)
+    if size.vision is not None:
+        yield from _vision(size.vision, hidden)
 
 
 def list_engram_tables(layer: int, num_rows: int, size: V41Size) -> Iterator[TensorSpec]:
@@ -128,6 +130,30 @@ def _draft_ends(size: V41Size) -> Iterator[TensorSpec]:
     yield _bf16(f"mtp.{last}.markov_head.embed.weight", size.vocab_size, rank, std=1.0)
     yield _bf16(f"mtp.{last}.markov_head.head.weight", size.vocab_size, rank)
     yield _bf16(f"mtp.{last}.confidence_head.proj.weight", 1, hidden + rank)
+
+
+def _vision(size: VisionSize, text_width: int) -> Iterator[TensorSpec]:
+    """The tower, the aligner that joins patches to tokens, and the tokens around an image."""
+    width, inter = size.hidden_size, size.intermediate_size
+    yield from _biased("vision.patch_embed.proj", width, 3 * size.patch_size**2)
+    for layer in range(size.num_hidden_layers):
+        prefix = f"vision.blocks.{layer}."
+        yield _norm(prefix + "norm1.weight", width)
+        yield from _biased(prefix + "attn.wqkv", 3 * width, width)
+        yield from _biased(prefix + "attn.wo", width, width)
+        yield _norm(prefix + "norm2.weight", width)
+        yield _bf16(prefix + "mlp.w1.weight", 2 * inter, width)
+        yield _bf16(prefix + "mlp.w2.weight", width, inter)
+    yield _norm("vision.norm.weight", width)
+    yield from _biased("aligner.w1", text_width, width * size.downsample_ratio**2)
+    yield from _biased("aligner.w2", text_width, text_width)
+    for name in ("start", "end", "newline"):
+        yield _bf16(f"image_{name}", text_width, std=1.0)
+
+
+def _biased(name: str, rows: int, columns: int) -> Iterator[TensorSpec]:
+    yield _bf16(name + ".weight", rows, columns)
+    yield _bf16(name + ".bias", rows, std=0.1)
 
 
 def _norm(name: str, width: int) -> TensorSpec:

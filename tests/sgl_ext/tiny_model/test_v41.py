@@ -16,7 +16,7 @@ from engram.token_map import load_token_map
 from sgl_ext.errors import SettingError
 from sgl_ext.tiny_model.draw_values import decode_e4m3, draw_tensor, encode_e4m3, num_bytes, round_to_bf16
 from sgl_ext.tiny_model.v41 import build_v41, plan_shards
-from sgl_ext.tiny_model.v41_sizes import CPU, H200, V41Size, resize
+from sgl_ext.tiny_model.v41_sizes import CPU, H200, V41Size, VisionSize, resize
 from sgl_ext.tiny_model.v41_tensors import Fill, TensorSpec, list_tensors
 
 SMALL = replace(
@@ -105,6 +105,24 @@ def test_official_names_and_shapes_at_the_real_size() -> None:
     assert not any(name.startswith("model.") for name in specs)
     gates = {name for name in specs if "compressor.wgate" in name}
     assert gates == {f"layers.{layer}.attn.compressor.wgate.weight" for layer in (2, 8, 14)}
+
+
+def test_an_image_tower_at_the_real_size_has_the_published_bytes() -> None:
+    tower = VisionSize(
+        num_hidden_layers=32, hidden_size=1024, num_attention_heads=16, intermediate_size=2816,
+        max_image_tokens=1024, min_pixels=295936,
+    )  # fmt: skip
+    specs = {spec.name: spec for spec in list_tensors(replace(CPU, hidden_size=5120, vision=tower))}
+    own = [spec for name, spec in specs.items() if name.startswith(("vision.", "aligner.", "image_"))]
+    assert sum(map(num_bytes, own)) == pytest.approx(0.97e9, rel=0.002)  # 0.97 GB in the published file list
+    assert specs["aligner.w1.weight"].shape == (5120, 9216)  # 3 x 3 patches a token
+    assert {spec.dtype for spec in own} == {"BF16"}
+
+
+def test_a_text_model_s_folder_is_kept_since_there_are_towers(built: Path) -> None:
+    """Its record names no tower, as those of earlier versions."""
+    assert "vision" not in json.loads((built / "tiny_model.json").read_text())["size"]
+    assert "vision_config" not in json.loads((built / "config.json").read_text())
 
 
 def test_config_and_tokenizer_fit_the_engram_rules(built: Path) -> None:
