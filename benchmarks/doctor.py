@@ -1,10 +1,9 @@
 """Measure `sparkctl doctor` on nodes in network namespaces over real SSH: `python -m benchmarks.doctor
 [--nodes 4]`.
 
-Each round: facts, packets and checks alone, then the same with the collective probe, in turn. The engine
-is the one
-of this Python (torch is needed). Writes raw.json with every round and summary.json with medians and the bars.
-Needs root and OpenSSH, as tests/hosts does.
+Each round: facts, packets and checks alone, then the same with the collective probe, in turn. The engine is
+the one of this Python (torch is needed). Writes raw.json with every round and summary.json with medians and
+the bars. Needs root and OpenSSH, as tests/hosts does.
 """
 
 from __future__ import annotations

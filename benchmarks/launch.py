@@ -3,8 +3,7 @@
 
 Each round, in a fresh state directory: `plan`, `up` to the first generated token, a SIGKILLed rank under
 `up --follow`, and `down`. The launcher's own time is the wall time of `up` minus what its record says it
-waited
-for the engine. Writes raw.json with every round, and summary.json with medians and the bars.
+waited for the engine. Writes raw.json with every round, and summary.json with medians and the bars.
 """
 
 from __future__ import annotations
