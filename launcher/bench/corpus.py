@@ -1,8 +1,8 @@
 """Real text without end for long prompts: the source and documentation of this Python's standard library.
 
-It is on every machine that runs sparkctl, has a licence that allows it, reads like code and manuals,
-and no part of
-it repeats within one prompt. Its hash goes into the manifest; another Python version gives other prompts.
+It is on every machine that runs sparkctl, has a licence that allows it, reads like code and manuals, and no
+part of it repeats within one prompt. Its hash goes into the manifest; another Python version gives other
+prompts.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ class Corpus:
         return sum(map(len, self.pieces))
 
     def text(self, num_chars: int, seed: str) -> str:
-        """Exactly `num_chars`: passages in an order of their own for each seed, the first line too, so
-        that no
-        two prompts share a prefix. A text longer than the corpus goes round again in another order.
+        """Exactly `num_chars`: passages in an order of their own for each seed, the first line too, so that
+        no two prompts share a prefix. A text longer than the corpus goes round again in another order.
         """
         order = random.Random(seed)
         parts = [f"Collected notes, volume {hashlib.sha256(seed.encode()).hexdigest()[:16]}.\n\n"]

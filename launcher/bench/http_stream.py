@@ -131,8 +131,7 @@ class _Reader(asyncio.Protocol):
 
 async def post_stream(url: str, body: bytes, headers: dict[str, str], limits: StreamLimits) -> StreamReply:
     """Never raises for the network or the server: `error` says what happened. Cancelling closes the
-    connection,
-    which ends the request on the server too.
+    connection, which ends the request on the server too.
     """
     started_s = time.monotonic()
     target = urlsplit(url)

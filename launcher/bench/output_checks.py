@@ -53,8 +53,7 @@ def _garbled(text: str) -> str | None:
 
 def repeated_unit(text: str) -> tuple[str, int] | None:
     """(unit, times) when the end of the text is one passage over and over. Counting up is no loop: its
-    numbers
-    differ.
+    numbers differ.
     """
     tail = text[-4000:].rstrip()
     if len(tail) < LEAST_LOOP_CHARS:

@@ -1,6 +1,5 @@
-"""Prompts of the decode suite, five kinds with several texts each. Every request gets its own numbers
-and names
-from its seed, so that no two share an answer, and no cache knows one of them.
+"""Prompts of the decode suite, five kinds with several texts each. Every request gets its own numbers and
+names from its seed, so that no two share an answer, and no cache knows one of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """The directory of a run while it grows. Each line is complete on disk before the next begins, so that
-kill -9
-leaves what was measured; a line cut off by it is removed when the run is resumed.
+kill -9 leaves what was measured; a line cut off by it is removed when the run is resumed.
 """
 
 from __future__ import annotations

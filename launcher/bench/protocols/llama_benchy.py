@@ -25,9 +25,8 @@ from launcher.results.manifest import Manifest
 
 FALLBACK = "Falling back to 'gpt2'"
 JSON, PROGRESS = "llama-benchy.json", "llama-benchy.jsonl"
-# The tool takes its key on the command line, where every user of the machine reads it. This puts it
-# there from the
-# environment, inside the process.
+# The tool takes its key on the command line, where every user of the machine reads it. This puts it there
+# from the environment, inside the process.
 _RUN = (
     "import os, sys; key = os.environ.pop('SPARKCTL_BENCH_API_KEY', '');"
     " sys.argv += ['--api-key', key] if key else [];"

@@ -1,8 +1,7 @@
 """The sparkDash decode and prefill protocol: forced length, all streams at once, EOS ignored.
 
 Its code prompts are not reproduced here; `structured` and `prose` are the published texts. Figures of
-different
-prompt types, or of another length, do not compare.
+different prompt types, or of another length, do not compare.
 """
 
 from __future__ import annotations
