@@ -67,8 +67,7 @@ def in_docker(case: Case) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """`means`: what holds when it is ok. `why`: what happens otherwise. `covers`: public reports of it (F
-    numbers
-    of docs/field-reports.md). `applies` is False where the question makes no sense on these nodes."""
+    numbers of docs/field-reports.md). `applies` is False where the question makes no sense on these nodes."""
 
     id: str
     part: Part

@@ -19,9 +19,8 @@ def plan_anyway(
 ) -> tuple[LaunchPlan, dict[str, NodeFacts]]:
     """The plan, and the facts of the nodes that told theirs.
 
-    Where make_plan refuses a node's fabric, the node is planned without HCAs and socket_interface, and
-    gets its own
-    settings back afterwards: the checks hca, gid and environment say what is wrong with them.
+    Where make_plan refuses a node's fabric, the node is planned without HCAs and socket_interface, and gets
+    its own settings back afterwards: the checks hca, gid and environment say what is wrong with them.
     """
     known = {name: item.value for name, item in facts.items() if item.value is not None}
     planned = {node.name: known.get(node.name) or _stand_in(node) for node in topology.nodes}

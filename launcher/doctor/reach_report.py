@@ -10,10 +10,9 @@ Kind = Literal["tcp", "udp", "jumbo", "port"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One node's attempt to reach another. `kind`: `tcp` and `udp` to the address where ranks meet, `port`
-    to a port
-    of the run, `jumbo` a full frame over the fabric that must not be cut. `error` is empty when an answer
-    came."""
+    """One node's attempt to reach another. `kind`: `tcp` and `udp` to the address where ranks meet, `port` to
+    a port of the run, `jumbo` a full frame over the fabric that must not be cut. `error` is empty when an
+    answer came."""
 
     source: str
     target: str
