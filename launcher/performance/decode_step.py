@@ -103,9 +103,9 @@ def _wo_a(size: int, stack: Stack) -> float:
 
 
 def _collectives_s(shape: ModelShape, stack: Stack, rows: float) -> float:
-    """The published number of all-reduces of the residual's width. An all-gather of FP8 Engram rows
-    takes the place
-    of one of BF16 rows in each Engram layer; its latency is taken as that of an all-reduce of its bytes."""
+    """The published number of all-reduces of the residual's width. An all-gather of FP8 Engram rows takes the
+    place of one of BF16 rows in each Engram layer; its latency is taken as that of an all-reduce of its
+    bytes."""
     config = shape.config
     if stack.tp == 1:
         return 0.0
@@ -133,9 +133,8 @@ def _index_s(shape: ModelShape, stack: Stack, rows: float) -> float:
 def _draft_s(
     shape: ModelShape, stack: Stack, parts: Mapping[Part, int], one: float, streams: int, slow: float
 ) -> float:
-    """The stages' dense weights and experts, half of the Markov tables' bytes (one of two is looked up
-    by row),
-    and the output head once more."""
+    """The stages' dense weights and experts, half of the Markov tables' bytes (one of two is looked up by
+    row), and the output head once more."""
     config = shape.config
     stages = config.num_nextn_predict_layers
     if not stages or not stack.block:

@@ -14,9 +14,8 @@ def distinct_experts(num_experts: int, per_row: int, independent_rows: float) ->
 
 
 def independent_rows(streams: int, live_rows: float, *, row_novelty: float, stream_novelty: float) -> float:
-    """Rows that would draw as many experts if they were strangers: the rows of one block, and streams
-    with the
-    same prompt, largely draw the same ones."""
+    """Rows that would draw as many experts if they were strangers: the rows of one block, and streams with
+    the same prompt, largely draw the same ones."""
     return float(streams**stream_novelty) * (1 + (live_rows - 1) * row_novelty)
 
 

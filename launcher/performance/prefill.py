@@ -84,9 +84,8 @@ def share_of_layers(shape: ModelShape) -> float:
 
 
 def _token_us(stack: Stack, known: Fitted) -> float:
-    """What every token costs beside experts: replicated work, split by rows with sequence parallelism,
-    and work
-    of the rank's heads."""
+    """What every token costs beside experts: replicated work, split by rows with sequence parallelism, and
+    work of the rank's heads."""
     replicated = known.prefill_token_us / (stack.tp if stack.sequence_parallel else 1)
     return replicated + known.prefill_head_us * stack.heads / stack.tp / _HEADS_UNIT
 

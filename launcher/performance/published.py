@@ -75,9 +75,8 @@ def compare(row: dict[str, Any], known: Fitted) -> Compared:
 
 
 def _contradicts_itself(series: str) -> bool:
-    """True when doubling the streams later multiplies the speed by over a tenth more than it did
-    before: with one
-    prompt and one acceptance the gain of a doubling can only fall."""
+    """True when doubling the streams later multiplies the speed by over a tenth more than it did before: with
+    one prompt and one acceptance the gain of a doubling can only fall."""
     own = [
         row
         for row in published_rows()

@@ -94,9 +94,8 @@ def shape_of(recipe: Recipe) -> ModelShape:
 
 
 def stack_of(recipe: Recipe, shape: ModelShape) -> Stack:
-    """Only what the recipe says. Engram rows from NVMe are read behind other work in a decode step; a
-    prompt waits
-    for them unless the recipe gives memory for rows that are read ahead."""
+    """Only what the recipe says. Engram rows from NVMe are read behind other work in a decode step; a prompt
+    waits for them unless the recipe gives memory for rows that are read ahead."""
     parallel, extensions = recipe.parallelism, recipe.extensions
     engram, dspark = extensions.engram, extensions.dspark
     tp, groups = parallel.tp, shape.config.o_groups
