@@ -11,8 +11,7 @@ from sgl_ext.hook import Hook, HookKind
 
 def configure_packed_pool(original: Callable[..., Any], configurator: Any, *args: Any, **kwargs: Any) -> Any:
     """Passes the check that asks for AMX: it is about multi-head FP8 caches, and V4.1's pool holds packed
-    bytes
-    that this plugin's own PyTorch code reads and writes. Only the check is affected."""
+    bytes that this plugin's own PyTorch code reads and writes. Only the check is affected."""
     module = "sglang.srt.mem_cache.kv_cache_configurator"
     with (
         patch(f"{module}.cpu_has_amx_support", lambda: True),
