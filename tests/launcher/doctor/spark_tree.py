@@ -1,7 +1,6 @@
 """A recorded DGX Spark: the files of /sys, /proc and /etc that the probe reads, and tools that print what
-real ones
-print. Values follow published dumps (driver 580.142, kernel 6.17.0-1014-nvidia); addresses and MACs are
-invented."""
+real ones print. Values follow published dumps (driver 580.142, kernel 6.17.0-1014-nvidia); addresses and MACs
+are invented."""
 
 # ruff: noqa: E501 - recordings keep their lines
 
