@@ -108,8 +108,7 @@ class ClusterView:
         """Problem of each node that has one.
 
         Silence alone is none: our own network may be down while the cluster serves. It takes a second
-        witness, a
-        node whose supervisor does not hear it either.
+        witness, a node whose supervisor does not hear it either.
         """
         problems = {name: view.problem() for name, view in self.nodes.items()}
         for name in self._witnessed():

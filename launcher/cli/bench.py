@@ -137,10 +137,9 @@ def bench(
     sparkctl bench --url http://HOST:PORT --model NAME      any OpenAI endpoint
     sparkctl bench --resume results/bench-...               after Ctrl-C, a crash or a failed wave
 
-    Tokens are counted by the server's usage, the first round is discarded, and prompts are unique real
-    text. It
-    stops (exit status 8) when output is empty, garbled or repeated, when a cold prompt was cached, or when a
-    figure exceeds its bound; the raw records stay. docs/benchmarking.md says what each figure means.
+    Tokens are counted by the server's usage, the first round is discarded, and prompts are unique real text.
+    It stops (exit status 8) when output is empty, garbled or repeated, when a cold prompt was cached, or when
+    a figure exceeds its bound; the raw records stay. docs/benchmarking.md says what each figure means.
     """
     from launcher.bench.run_bench import output_directory
     from launcher.bench.run_folder import RunFolder
