@@ -24,8 +24,8 @@ class StoreOptions(BaseModel):
     max_pages_per_read: Annotated[int, Field(ge=1, le=32)] = 4
     """Pages joined into one read; random rows seldom have more neighbours than that."""
     max_gap_pages: Annotated[int, Field(ge=0, le=31)] = 2
-    """Unwanted pages read through to join two wanted ones: cheaper than a second read for drive and
-    kernel.
+    """Unwanted pages read through to join two wanted ones:
+    cheaper than a second read for drive and kernel.
     """
     num_threads: Annotated[int, Field(ge=1, le=256)] = 32
     """Of the thread-pool backend."""
