@@ -1,5 +1,5 @@
-"""Where to send requests: a cluster that sparkctl started, or any OpenAI endpoint. The key never leaves
-here.
+"""Where to send requests: a cluster that sparkctl started, or any OpenAI endpoint.
+The key never leaves here.
 """
 
 from __future__ import annotations

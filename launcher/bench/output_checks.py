@@ -1,5 +1,5 @@
-"""Is an answer text at all? A broken kernel or a wrong draft shows as silence, symbols or a loop, at
-full speed.
+"""Is an answer text at all? A broken kernel or a wrong draft shows as silence,
+symbols or a loop, at full speed.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def _garbled(text: str) -> str | None:
 
 
 def repeated_unit(text: str) -> tuple[str, int] | None:
-    """(unit, times) when the end of the text is one passage over and over. Counting up is no loop: its
-    numbers differ.
+    """(unit, times) when the end of the text is one passage over and over.
+    Counting up is no loop: its numbers differ.
     """
     tail = text[-4000:].rstrip()
     if len(tail) < LEAST_LOOP_CHARS:

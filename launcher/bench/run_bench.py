@@ -1,5 +1,5 @@
-"""Carry out a benchmark: wave after wave, records on disk at once, checks after each, the manifest at
-the end.
+"""Carry out a benchmark: wave after wave, records on disk at once,
+checks after each, the manifest at the end.
 """
 
 from __future__ import annotations

@@ -120,8 +120,8 @@ class RunFolder:
                     os.fsync(file.fileno())
 
     def drop_wave(self, key: tuple[str, str, int, int], request_prefix: str) -> None:
-        """Remove the records of a wave that an interrupted run left half done: it is sent again as a
-        whole.
+        """Remove the records of a wave that an interrupted run left half done:
+        it is sent again as a whole.
         """
         for name in (REQUESTS, DETAILS):
             self._keep_only(name, lambda item: not item["request_id"].startswith(request_prefix))

@@ -1,5 +1,5 @@
-"""A run as a person follows it: progress with rate and ETA on stderr, what to type next, a table at the
-end.
+"""A run as a person follows it: progress with rate and ETA on stderr,
+what to type next, a table at the end.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What is sent together: one wave is one round of one case at one concurrency, and what a resumed run
-skips.
+"""What is sent together: one wave is one round of one case at one concurrency,
+and what a resumed run skips.
 """
 
 from __future__ import annotations

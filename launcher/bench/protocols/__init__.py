@@ -1,3 +1,3 @@
-"""Other people's protocols, so that a figure can stand beside theirs. Each has its own label in every
-record.
+"""Other people's protocols, so that a figure can stand beside theirs.
+Each has its own label in every record.
 """

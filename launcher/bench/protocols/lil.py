@@ -21,8 +21,8 @@ NUM_ASKS = 64
 
 
 def plan_lil(inputs: SuiteInputs) -> SuitePlan:
-    """decode: sustained over a window, for each context; prefill: prompt tokens / TTFT, one after the
-    other.
+    """decode: sustained over a window, for each context;
+    prefill: prompt tokens / TTFT, one after the other.
     """
     settings = inputs.settings
     waves: list[Wave] = []

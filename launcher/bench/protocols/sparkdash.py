@@ -212,8 +212,8 @@ def _stream(idx: int, record: RequestRecord, answer: Mapping[str, Any]) -> dict[
 
 
 def _prefill_sample(record: RequestRecord, model: str) -> dict[str, Any]:
-    """Without the tool's measured overhead, which it takes from 16-token prompts: overheadMs is 0 and
-    said.
+    """Without the tool's measured overhead,
+    which it takes from 16-token prompts: overheadMs is 0 and said.
     """
     ttft_s = (record.first_token_s or record.end_s) - record.start_s
     computed = (record.prompt_tokens or 0) - (record.cached_tokens or 0)
