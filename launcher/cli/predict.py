@@ -1,5 +1,5 @@
-"""`sparkctl predict`: speed by a paper model, its error against published figures, and what changes
-are worth."""
+"""`sparkctl predict`: speed by a paper model, its error against published figures,
+and what changes are worth."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What typer would end with status 1 and no word: a broken pipe of any kind, and a question nobody
-answers.
+"""What typer would end with status 1 and no word:
+a broken pipe of any kind, and a question nobody answers.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ def _ask(user: str | None, identity: str | None, layout: Layout | None, output: 
 
 
 def _ask_nodes(draft: TopologyDraft, *, accept_new_host_keys: bool) -> TopologyDraft:
-    """Complete the draft with what every node says about itself. An error of a node ends it: nothing is
-    written.
+    """Complete the draft with what every node says about itself.
+    An error of a node ends it: nothing is written.
     """
     from launcher.connect import SshOptions
     from launcher.errors import SparkctlError
