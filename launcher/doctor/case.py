@@ -1,5 +1,5 @@
-"""Everything that the checks look at: the plan, the links of the topology, what each node told, what was
-sent."""
+"""Everything that the checks look at:
+the plan, the links of the topology, what each node told, what was sent."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ TOOL_FIXES = {
 
 
 def examine(case: Case, *, skip_parts: frozenset[str] = frozenset()) -> tuple[Finding, ...]:
-    """All findings in the order of the checks, the probe's own first. `skip_parts`: not asked for, so left
-    out."""
+    """All findings in the order of the checks, the probe's own first.
+    `skip_parts`: not asked for, so left out."""
     found = [*_answers(case), *_tools(case)]
     for item in CHECKS:
         if item.part not in skip_parts and item.applies(case):

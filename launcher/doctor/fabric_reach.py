@@ -139,8 +139,8 @@ def _strays(case: Case, found: Cabling) -> Iterator[Problem]:
 
 
 def _triangle(case: Case, found: Cabling) -> Iterator[Problem]:
-    """Port 0 of each node must lead to port 1 of another: with p0-p0 every link is up and addresses do not
-    fit."""
+    """Port 0 of each node must lead to port 1 of another:
+    with p0-p0 every link is up and addresses do not fit."""
     for (node, cage), ends in sorted(found.cages.items()):
         same = sorted(end for end in ends if end[1] == cage and end[0] != node)
         if same and (node, cage) < same[0]:

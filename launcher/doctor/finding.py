@@ -11,8 +11,8 @@ Level = Literal["ok", "warn", "refuse", "not checked"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """`evidence` is what was read and where. `why` and `fix` replace the check's own where the case is
-    special."""
+    """`evidence` is what was read and where.
+    `why` and `fix` replace the check's own where the case is special."""
 
     level: Literal["warn", "refuse"]
     node: str

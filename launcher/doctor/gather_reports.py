@@ -60,8 +60,8 @@ def questions_for_plan(plan: LaunchPlan) -> tuple[NodeQuestion, ...]:
 
 
 def parts_for(runtime: str, nodes: tuple[Node, ...]) -> Parts:
-    """What can differ on these nodes: one machine has one fabric and one engine, and no GPU is used
-    without one."""
+    """What can differ on these nodes:
+    one machine has one fabric and one engine, and no GPU is used without one."""
     parts = ["host", "storage"]
     if any(node.connection != "local" for node in nodes):
         parts += ["fabric", "software"]

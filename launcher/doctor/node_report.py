@@ -20,8 +20,8 @@ PartT = TypeVar("PartT", bound=Facts)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """`problems`: part -> why it is missing. `clock_skew_s`: the node's clock minus ours, give or take the
-    error."""
+    """`problems`: part -> why it is missing.
+    `clock_skew_s`: the node's clock minus ours, give or take the error."""
 
     node: str
     host: HostFacts | None = None

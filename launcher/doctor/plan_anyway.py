@@ -56,8 +56,8 @@ def _restore(planned: NodePlan, node: Node) -> NodePlan:
 
 
 def _stand_in(node: Node) -> NodeFacts:
-    """For a node that did not answer: only so that the others can be planned; nothing of it is judged or
-    shown."""
+    """For a node that did not answer: only so that the others can be planned;
+    nothing of it is judged or shown."""
     return NodeFacts(
         hostname=node.name,
         user="unknown",
