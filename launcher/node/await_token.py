@@ -20,8 +20,8 @@ GENERATE = {"text": "Hello", "sampling_params": {"max_new_tokens": 1, "temperatu
 def await_token(
     *, host: str, port: int, api_key: str | None, timeout_s: float, request_timeout_s: float
 ) -> None:
-    """Lines: {"health": status or reason} on each change, then {"token": text, "seconds": s} or
-    {"gave_up": reason}.
+    """Lines: {"health": status or reason} on each change,
+    then {"token": text, "seconds": s} or {"gave_up": reason}.
     """
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     deadline = time.monotonic() + timeout_s

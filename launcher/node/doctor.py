@@ -32,8 +32,8 @@ def doctor(
     home: str | None = None,
     root: str = "/",
 ) -> dict[str, Any]:
-    """`parts`: which of host, fabric, gpu, storage, software. Clock readings frame the work, for the clock
-    skew."""
+    """`parts`: which of host, fabric, gpu, storage, software.
+    Clock readings frame the work, for the clock skew."""
     started_unix = time.time()
     here = ProbeRoot(root)
     home = home or str(Path.home())

@@ -31,8 +31,8 @@ def end_processes(list_processes: Callable[[], list[Process]], timeout_s: float)
 
 
 def end_container(name: str) -> None:
-    """A container is no child of ours: killing `docker run` would leave it running. No error when it is
-    gone.
+    """A container is no child of ours:
+    killing `docker run` would leave it running. No error when it is gone.
     """
     with suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(["docker", "rm", "--force", name], stdin=subprocess.DEVNULL, capture_output=True,

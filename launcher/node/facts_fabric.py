@@ -133,8 +133,8 @@ def _neighbours(root: ProbeRoot) -> list[dict[str, Any]]:
 
 
 def _forward_policy(root: ProbeRoot) -> str | None:
-    """`DROP` or `ACCEPT` of the first rule; None where this user may not ask, or where there is no
-    iptables."""
+    """`DROP` or `ACCEPT` of the first rule;
+    None where this user may not ask, or where there is no iptables."""
     said = root.tool("iptables", "-S", "FORWARD", is_needed=False, timeout_s=1.0)
     match = re.search(r"^-P FORWARD (\w+)", said.stdout, re.MULTILINE)
     return match.group(1) if said.is_good and match else None

@@ -13,8 +13,8 @@ FIELDS = (
 
 
 def gpu_facts(root: ProbeRoot) -> dict[str, Any]:
-    """`gpus`: one map a GPU, values as printed; what the driver does not tell is None (a GB10 tells no
-    memory)."""
+    """`gpus`: one map a GPU, values as printed;
+    what the driver does not tell is None (a GB10 tells no memory)."""
     said = root.tool("nvidia-smi", "--query-gpu=" + ",".join(FIELDS), "--format=csv,noheader,nounits")
     rows = [[cell.strip() for cell in line.split(",")] for line in said.stdout.splitlines()]
     rows = [row for row in rows if len(row) == len(FIELDS)]

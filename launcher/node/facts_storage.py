@@ -127,8 +127,8 @@ def _whole_index(directory: Path, manifest: dict[str, Any]) -> str | None:
 
 
 def _shards(root: ProbeRoot, path: str, weights: list[str], manifest: dict[str, Any]) -> dict[str, Any]:
-    """Per shard its size, None where a push left it out, and its sha256 where `sparkctl weights` took it of
-    this very file."""
+    """Per shard its size, None where a push left it out,
+    and its sha256 where `sparkctl weights` took it of this very file."""
     whole = manifest.get("whole", {})
     shards = {
         name: {"size_bytes": None, "sha256": whole[name]} for name in whole if name.endswith(".safetensors")
@@ -153,8 +153,8 @@ def _all_names(root: ProbeRoot, path: str) -> list[str]:
 
 
 def _wrong_total(root: ProbeRoot, path: str, weights: list[str]) -> str | None:
-    """The index says how many bytes of tensors there are; files hold them and their headers, so never
-    fewer."""
+    """The index says how many bytes of tensors there are;
+    files hold them and their headers, so never fewer."""
     text = root.text(posixpath.join(path, INDEX_NAME))
     try:
         index = json.loads(text) if text else {}

@@ -1,5 +1,5 @@
-"""One HTTP request to the engine on this node, so that an API bound to loopback can be asked from
-anywhere.
+"""One HTTP request to the engine on this node,
+so that an API bound to loopback can be asked from anywhere.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 def http_request(*, host: str, port: int, method: str, path: str, body: dict[str, Any] | None = None,
                  api_key: str | None = None, request_timeout_s: float = 10.0,
                  max_bytes: int = 4 << 20) -> dict[str, Any]:  # fmt: skip
-    """`{"status": 200, "body": text, "seconds": s}` or `{"failed": reason, "seconds": s}`; never raises
-    for the network.
+    """`{"status": 200, "body": text, "seconds": s}` or `{"failed": reason, "seconds": s}`;
+    never raises for the network.
     """
     started = time.monotonic()
     headers = {"Content-Type": "application/json"}

@@ -200,8 +200,8 @@ class Peers:
 
 
 class _Lines:
-    """Messages of a link until it closes, is silent too long, or sends what is no message; `end` says
-    which.
+    """Messages of a link until it closes, is silent too long,
+    or sends what is no message; `end` says which.
     """
 
     def __init__(self, link: socket.socket, timeout_s: float) -> None:

@@ -122,8 +122,8 @@ def _serve(token: str, listeners: list[Any], answerers: list[Any], hellos: list[
 
 
 def _answer_tcp(connection: socket.socket, token: str) -> bool:
-    """False when the connection is done with: the other side closes first, so no port of ours is in
-    TIME_WAIT."""
+    """False when the connection is done with:
+    the other side closes first, so no port of ours is in TIME_WAIT."""
     connection.settimeout(1.0)
     try:
         if not connection.recv(256).startswith(token.encode()):

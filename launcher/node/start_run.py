@@ -63,8 +63,8 @@ def start_run(
 
 @contextmanager
 def _locked(state_path: str) -> Iterator[None]:
-    """The first thing that a start writes: where it cannot, the node's state directory is no place for
-    runs.
+    """The first thing that a start writes:
+    where it cannot, the node's state directory is no place for runs.
     """
     try:
         lock = node_lock(state_path)

@@ -24,8 +24,8 @@ MAX_READ_BYTES = 256 * 1024
 
 
 def watch_run(*, state_path: str, run_id: str, log_offset: int = 0) -> None:
-    """Blocks until stdin closes, or until the run ended and all of its log was sent. `log_offset` -1: from
-    its end.
+    """Blocks until stdin closes, or until the run ended and all of its log was sent.
+    `log_offset` -1: from its end.
     """
     run_dir = runs_root(state_path) / run_id
     if read_state(run_dir) is None:
