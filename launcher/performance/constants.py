@@ -1,5 +1,5 @@
-"""Numbers of the model: published constants, latency tables, and parameters that were fitted to
-published rows."""
+"""Numbers of the model: published constants, latency tables,
+and parameters that were fitted to published rows."""
 
 from __future__ import annotations
 

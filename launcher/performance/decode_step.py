@@ -120,8 +120,8 @@ def _collectives_s(shape: ModelShape, stack: Stack, rows: float) -> float:
 
 
 def _index_s(shape: ModelShape, stack: Stack, rows: float) -> float:
-    """Keys that are read, and slots and scores that are written and read again, of every row and index
-    layer."""
+    """Keys that are read, and slots and scores that are written and read again,
+    of every row and index layer."""
     config = shape.config
     key = config.index_head_dim / 2 + config.index_head_dim / 32
     positions = sum(

@@ -108,8 +108,8 @@ def _engram_exchange_s(shape: ModelShape, stack: Stack, tokens: int) -> float:
 
 
 def _index_s(stack: Stack, known: Fitted, prompt_tokens: int) -> float:
-    """Every token is scored against all before it: tokens squared over two, on every rank unless rows
-    are split."""
+    """Every token is scored against all before it:
+    tokens squared over two, on every rank unless rows are split."""
     pairs = prompt_tokens**2 / 2
     splits = stack.prefill_split_rows and prompt_tokens >= constant("indexer_split_ranks_from_tokens")
     return 1e-9 * known.index_pair_ns * pairs / (stack.tp if splits else 1)

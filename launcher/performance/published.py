@@ -1,5 +1,5 @@
-"""Published rows and what the model says to each: predicted with an error, or listed with the reason
-why not."""
+"""Published rows and what the model says to each:
+predicted with an error, or listed with the reason why not."""
 
 from __future__ import annotations
 
