@@ -1,5 +1,5 @@
-"""What is known about a draft's acceptance: chance per position, given that the tokens before were
-accepted."""
+"""What is known about a draft's acceptance:
+chance per position, given that the tokens before were accepted."""
 
 from __future__ import annotations
 

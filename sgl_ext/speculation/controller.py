@@ -31,8 +31,8 @@ from sgl_ext.speculation.width_choice import (
 
 
 class VerifyShape(enum.StrEnum):
-    """EQUAL: one width for the batch (static graphs), smaller ones cost the same. RAGGED: a length for
-    each."""
+    """EQUAL: one width for the batch (static graphs), smaller ones cost the same.
+    RAGGED: a length for each."""
 
     EQUAL = "equal"
     RAGGED = "ragged"
@@ -90,8 +90,8 @@ class SpeculationController:
     def finish(
         self, request_id: str, prompt_keys: Sequence[bytes] = (), all_keys: Sequence[bytes] = ()
     ) -> None:
-        """A request ended or was aborted. all_keys: of prompt and answer; the last page of each is
-        remembered."""
+        """A request ended or was aborted. all_keys: of prompt and answer;
+        the last page of each is remembered."""
         state = self._requests.pop(request_id)
         if state.is_auto:
             self._conversations.keep((*prompt_keys[-1:], *all_keys[-1:]), state.lesson())

@@ -1,5 +1,5 @@
-"""What a conversation's earlier turns taught, found again by the tokens they share: bounded, same on every
-rank."""
+"""What a conversation's earlier turns taught, found again by the tokens they share:
+bounded, same on every rank."""
 
 from __future__ import annotations
 

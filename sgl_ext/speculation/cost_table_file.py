@@ -118,8 +118,8 @@ def load_cost_table(path: Path, running: MeasuredEngine) -> tuple[CostTable, str
 
 
 def check_rank_hashes(hash_by_rank: Mapping[int, str]) -> None:
-    """Refuses ranks whose tables differ: they would verify different widths and hang in the next
-    collective."""
+    """Refuses ranks whose tables differ:
+    they would verify different widths and hang in the next collective."""
     reference = hash_by_rank[min(hash_by_rank)]
     others = sorted(rank for rank, digest in hash_by_rank.items() if digest != reference)
     if others:

@@ -15,8 +15,8 @@ def ceil_div(numerator: int, denominator: int) -> int:
 
 
 def survival_of(chances: tuple[int, ...]) -> tuple[int, ...]:
-    """Chance that the first 1, 2, ... draft tokens are all accepted; chances are per position, given the ones
-    before it."""
+    """Chance that the first 1, 2, ... draft tokens are all accepted;
+    chances are per position, given the ones before it."""
     survival, product = [], ONE
     for chance in chances:
         product = product * chance >> 16

@@ -16,8 +16,8 @@ from sgl_ext.speculation.acceptance_trace import RequestTrace, Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """chances: by position. sway: how much a text's passages differ, as a factor on the odds of a
-    rejection."""
+    """chances: by position. sway: how much a text's passages differ,
+    as a factor on the odds of a rejection."""
 
     chances: tuple[float, ...]
     sway: float = 0.0
@@ -36,8 +36,8 @@ FADING = Text(chances=(0.72, 0.35, 0.30, 0.25, 0.20), sway=0.2)
 
 
 class ConfidenceKind:
-    """How much the made-up confidence knows: nothing recorded, the truth with noise, noise, or the
-    opposite."""
+    """How much the made-up confidence knows:
+    nothing recorded, the truth with noise, noise, or the opposite."""
 
     NONE = "none"
     INFORMATIVE = "informative"

@@ -9,8 +9,8 @@ _MIN_TRIALS = 32
 
 
 class PredictionScore:
-    """Compares a challenger with a champion; the challenger must lead by 1/2^margin_shift of the champion's
-    score."""
+    """Compares a challenger with a champion;
+    the challenger must lead by 1/2^margin_shift of the champion's score."""
 
     __slots__ = ("_challenger", "_champion", "_margin_shift", "_num_trials")
 

@@ -1,5 +1,5 @@
-"""When a request that does not draft tries again: after growing intervals, so that trying stays cheap for
-ever."""
+"""When a request that does not draft tries again:
+after growing intervals, so that trying stays cheap for ever."""
 
 from __future__ import annotations
 

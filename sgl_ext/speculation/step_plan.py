@@ -1,5 +1,5 @@
-"""What the controller decides about a step, in the order of the engine: draft or not, then how much to
-verify."""
+"""What the controller decides about a step, in the order of the engine:
+draft or not, then how much to verify."""
 
 from __future__ import annotations
 

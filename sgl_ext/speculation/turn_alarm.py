@@ -20,8 +20,8 @@ class TurnAlarm:
         self._evidence = 0
 
     def observe(self, chance: int, accepted: bool) -> bool:
-        """One trial of a position whose estimated chance is `chance`. True: the text has turned; starts
-        anew."""
+        """One trial of a position whose estimated chance is `chance`.
+        True: the text has turned; starts anew."""
         level = min(_LEVELS - 1, max(1, chance * _LEVELS >> 16))
         self._evidence = max(0, self._evidence + (_ACCEPTED if accepted else _REJECTED[level]))
         if self._evidence < _THRESHOLD:

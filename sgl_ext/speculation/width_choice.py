@@ -15,8 +15,8 @@ from sgl_ext.speculation.fixed_point import expected_tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """widths: draft tokens to verify, one a request. tokens: expected in all, times ONE. cost_ns: of the
-    step."""
+    """widths: draft tokens to verify, one a request.
+    tokens: expected in all, times ONE. cost_ns: of the step."""
 
     widths: tuple[int, ...]
     tokens: int
@@ -41,8 +41,8 @@ Survivals = Sequence[tuple[int, ...]]
 def equal_width_choices(
     table: CostTable, survivals: Survivals, caps: Sequence[int], floor: int
 ) -> Iterable[Choice]:
-    """One choice for each graph width from floor to the block, draft included. A cap below it saves
-    nothing."""
+    """One choice for each graph width from floor to the block, draft included.
+    A cap below it saves nothing."""
     batch = len(caps)
     for width in range(floor, table.block + 1):
         widths = tuple(min(width, cap) for cap in caps)
@@ -84,8 +84,8 @@ def best_rate(choices: Iterable[Choice], start: Choice) -> Choice:
 
 
 def best_gain(choices: Iterable[Choice], rate: Choice) -> Choice:
-    """The choice that gains most over going on at `rate`: what a step is worth whose draft is already
-    known."""
+    """The choice that gains most over going on at `rate`:
+    what a step is worth whose draft is already known."""
     found = None
     for choice in choices:
         if found is None or choice.gain(rate) > found.gain(rate):
