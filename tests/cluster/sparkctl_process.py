@@ -1,5 +1,5 @@
-"""The installed `sparkctl`, run as a user runs it: a process of its own, with its own home, its output
-kept.
+"""The installed `sparkctl`, run as a user runs it:
+a process of its own, with its own home, its output kept.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ class Running:
 
 
 def assert_one_clear_error(done: Done, *parts: str, exit_code: int | None = None) -> None:
-    """One `error:` line, a next command, every part in the message, and nothing that only a programmer
-    reads.
+    """One `error:` line, a next command, every part in the message,
+    and nothing that only a programmer reads.
     """
     errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert len(errors) == 1, done.output

@@ -52,8 +52,8 @@ def test_two_open_runs_must_be_told_apart(records: RunRecords) -> None:
 
 
 def test_a_new_run_on_the_same_nodes_closes_the_old_record(records: RunRecords) -> None:
-    """A run that died unseen stays "ready" on disk; it must not make every later command ask which run is
-    meant.
+    """A run that died unseen stays "ready" on disk;
+    it must not make every later command ask which run is meant.
     """
     records.save(record("run-1", num_nodes=3))
     new = record("run-2", status="starting", num_nodes=1)

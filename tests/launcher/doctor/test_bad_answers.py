@@ -1,5 +1,5 @@
-"""Nodes that answer late, half or garbage; tools that are missing or hang: one clear finding each, never a
-crash."""
+"""Nodes that answer late, half or garbage; tools that are missing or hang:
+one clear finding each, never a crash."""
 
 from __future__ import annotations
 

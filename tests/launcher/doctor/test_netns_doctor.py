@@ -115,8 +115,8 @@ def test_a_port_that_something_else_holds_is_named(hosts: NetnsHosts) -> None:
 
 
 def test_one_way_loss_is_told_apart(hosts: NetnsHosts) -> None:
-    """S-one-subnet: node2 sends to a wrong MAC for node3; what node3 sends arrives, and no answer comes
-    back."""
+    """S-one-subnet: node2 sends to a wrong MAC for node3;
+    what node3 sends arrives, and no answer comes back."""
     ill, peer = hosts["node2"], hosts["node3"]
     sh(ill, f"ip neigh replace {peer.address} lladdr 02:00:00:00:00:99 dev fabric0 nud permanent")
     try:

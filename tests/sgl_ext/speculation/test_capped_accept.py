@@ -39,8 +39,8 @@ def cpu_engine() -> Iterator[None]:
 
 
 def laws(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Next-token distributions by prefix of up to BLOCK tokens: the target's, and a draft that is often
-    right."""
+    """Next-token distributions by prefix of up to BLOCK tokens:
+    the target's, and a draft that is often right."""
     generator = torch.Generator().manual_seed(seed)
     size = sum(VOCAB**length for length in range(BLOCK + 1))
     target = torch.softmax(1.5 * torch.randn(size, VOCAB, generator=generator), dim=-1)
