@@ -1,5 +1,5 @@
-"""Builds engram._core (the row store) and sgl_ext.engram._native (CUDA host nodes); the rest is in
-pyproject.toml.
+"""Builds engram._core (the row store) and sgl_ext.engram._native (CUDA host nodes);
+the rest is in pyproject.toml.
 """
 
 import sys

@@ -76,8 +76,8 @@ def measure_round(nodes: int, port: int) -> dict[str, Any]:
 
 
 def measure_kill(environment: dict[str, str], nodes: int, port: int) -> dict[str, Any]:
-    """SIGKILL one rank's scheduler under `up --follow`: seconds to the message, and until no process is
-    left.
+    """SIGKILL one rank's scheduler under `up --follow`:
+    seconds to the message, and until no process is left.
     """
     words = [*SPARKCTL, "up", "--recipe", RECIPE, "--nodes", str(nodes), "--port", str(port), "--follow"]
     with subprocess.Popen(

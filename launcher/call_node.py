@@ -129,8 +129,8 @@ def checked(node: str, verb: str, line: bytes) -> Answer:
 
 
 class NodeStream:
-    """Answers of a request that goes on: `read(timeout_s)` gives the next, None when none came, EOFError
-    at the end.
+    """Answers of a request that goes on:
+    `read(timeout_s)` gives the next, None when none came, EOFError at the end.
     """
 
     def __init__(self, remote: Remote, verb: str, **values: object) -> None:

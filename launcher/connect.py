@@ -1,5 +1,5 @@
-"""Open a connection to each node of a topology: paramiko for ssh nodes (imported only then), subprocess
-for local.
+"""Open a connection to each node of a topology:
+paramiko for ssh nodes (imported only then), subprocess for local.
 """
 
 from __future__ import annotations

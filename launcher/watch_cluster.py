@@ -1,5 +1,5 @@
-"""Watch all nodes of a run at once: one thread a node reads its stream, one queue brings the answers
-together.
+"""Watch all nodes of a run at once:
+one thread a node reads its stream, one queue brings the answers together.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class ClusterWatch:
             self.token_error = str(item.answer.get("not_yet") or item.answer.get("gave_up") or "")
 
     def close(self) -> None:
-        """Readers notice within READ_S and close their streams; the connections' owner may close them
-        sooner.
+        """Readers notice within READ_S and close their streams;
+        the connections' owner may close them sooner.
         """
         self._closing.set()
 
