@@ -32,8 +32,7 @@ def put_profile_over(tree: YamlTree, asked: str | None) -> YamlTree:
         where = str(nearest_origin(tree, ("profiles", chosen, wrong[0])))
         message = (
             f"profiles.{chosen} must hold only {', '.join(PROFILE_KEYS)}, got {wrong[0]}: a profile "
-            "serves the same "
-            "model on the same nodes"
+            "serves the same model on the same nodes"
         )
         raise config_error(tree.file, [ProblemLine(message, where)])
     merged = merge_trees(tree, over)

@@ -38,8 +38,7 @@ VARIABLES = (
             name=name,
             bad=r"(?i).*expandable_segments\s*:\s*true.*",
             reason="on a GB10 expandable_segments gives NaN logits for prefills above 64 tokens and for "
-            "batches "
-            "of 3 and more",
+            "batches of 3 and more",
             hint="write expandable_segments:False, or remove it",
             source="https://github.com/tonyd2wild/DeepSeek-V4.1-Flash-vLLM-DGX-Spark/issues/2",
         )

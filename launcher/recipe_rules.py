@@ -133,8 +133,7 @@ def _group_problems(recipe: Recipe) -> Iterator[ConfigProblem]:
         yield ConfigProblem(
             at=("parallelism", "groups"),
             message=f"parallelism.groups must be 1 with engine.runtime docker, got {parallel.groups}: "
-            "the router "
-            "runs in the engine's environment on the node",
+            "the router runs in the engine's environment on the node",
             hint="set engine.runtime to venv",
         )
     if parallel.groups == 1 and recipe.router is not None:

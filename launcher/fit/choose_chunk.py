@@ -27,8 +27,7 @@ def choose_chunk(recipe: Recipe, shape: ModelShape | None = None) -> ChosenChunk
     if not can_fit(recipe):
         raise ConfigError(
             f"server.chunked_prefill_size must be a number in recipe {recipe.name}, got auto: the "
-            f"memory rule knows "
-            "DeepSeek-V4.1-Flash on Sparks only",
+            f"memory rule knows DeepSeek-V4.1-Flash on Sparks only",
             hint="set it to whole pages of 256 tokens: server.chunked_prefill_size: 1024",
         )
     known = shape or shipped_shape("v41-flash")
@@ -36,12 +35,10 @@ def choose_chunk(recipe: Recipe, shape: ModelShape | None = None) -> ChosenChunk
     chunk = largest_safe_chunk(known, settings)
     if chunk is None:
         raise ConfigError(
-            f"server.chunked_prefill_size: auto must find a chunk for {settings.context_tokens:,} "
-            f"tokens, got none: "
-            f"not even {PAGE_TOKENS} tokens leave {constants().floor_gb.value:g} GB on the head",
+            f"server.chunked_prefill_size: auto must find a chunk for {settings.context_tokens:,} tokens, got "
+            f"none: not even {PAGE_TOKENS} tokens leave {constants().floor_gb.value:g} GB on the head",
             hint=f"lower server.context_length or server.max_total_tokens; sparkctl fit --recipe "
-            f"{recipe.name} says "
-            "what is held",
+            f"{recipe.name} says what is held",
         )
     left = budget_rank(known, with_chunk(settings, chunk), 0).left_bytes / GB
     limit = product_limit(settings)

@@ -151,8 +151,7 @@ def _pool_size_problems(shape: ModelShape, settings: MemorySettings) -> Iterator
         yield FitProblem.warn(
             "pool-not-pinned",
             "server.max_total_tokens must be set, got none: the engine then sizes the pool by what is free "
-            "at that "
-            "moment, another one each boot",
+            "at that moment, another one each boot",
             f"set server.max_total_tokens: {largest_safe_pool(shape, settings)} or less",
         )
     elif computed is not None and computed < page_down(settings.pinned_tokens):
@@ -174,8 +173,7 @@ def _product_problems(settings: MemorySettings) -> Iterator[FitProblem]:
     safe = int(constants().chunk_prefix_safe.value) * settings.query_row_ranks
     message = (
         f"chunked_prefill_size x context_length must be at most {{bound}} on {settings.split.tp} Sparks, "
-        f"got {chunk} x "
-        f"{settings.context_tokens} = {product:.3g}: {{why}}"
+        f"got {chunk} x {settings.context_tokens} = {product:.3g}: {{why}}"
     )
     if product > limit:
         why = "a product of 2.62e8 ended a host in the prefill of a long prompt"
@@ -208,8 +206,7 @@ def _headroom_problems(shape: ModelShape, settings: MemorySettings) -> Iterator[
         "headroom",
         f"at least {floor / GB:.1f} GB must stay free on the head in the longest prefill, got "
         f"{head.left_bytes / GB:.1f} GB: {head.usable_bytes / GB:.1f} usable - {head.start_bytes / GB:.1f} "
-        "at start "
-        f"(pool of {served} tokens) - {head.serving_growth.num_bytes / GB:.1f} while serving - "
+        f"at start (pool of {served} tokens) - {head.serving_growth.num_bytes / GB:.1f} while serving - "
         f"{head.prefill_transient.num_bytes / GB:.1f} for chunk {settings.pool.chunk_tokens} at "
         f"{settings.context_tokens} tokens",
         "set " + " or ".join(options) if options else "lower server.context_length, or use more Sparks",
@@ -224,6 +221,5 @@ def _nccl_problems(settings: MemorySettings) -> Iterator[FitProblem]:
             f"NCCL's buffers must be small on unified memory, got its own sizes: {saved:.1f} GB more on "
             "every node",
             "set NCCL_BUFFSIZE 1048576, NCCL_LL128_BUFFSIZE 262144, NCCL_PROTO ^LL128, NCCL_MAX_NCHANNELS "
-            "8 in the "
-            "recipe's environment",
+            "8 in the recipe's environment",
         )

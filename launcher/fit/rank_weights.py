@@ -89,8 +89,7 @@ def _width_problems(config: ModelConfig, split: Split, expert_backend: str) -> I
         yield FitProblem.refuse(
             "expert-width",
             f"the expert width per rank must be at least {config.moe_intermediate_size} x {split.ep} / "
-            f"{split.tp} = "
-            f"{exact}, got {split.expert_width}",
+            f"{split.tp} = {exact}, got {split.expert_width}",
             f"--expert-width {padded}",
         )
     elif split.expert_width % EXPERT_WIDTH_MULTIPLE and expert_backend in FLASHINFER_BACKENDS:

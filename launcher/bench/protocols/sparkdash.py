@@ -24,8 +24,7 @@ PROMPTS = {
     "structured": "Count from 1 to 200. Output only the numbers, separated by spaces. No other text.",
     "prose": (
         "Write a detailed step-by-step explanation of how a hash map works, including collision"
-        " handling, resizing,"
-        " and time complexity. Be thorough."
+        " handling, resizing, and time complexity. Be thorough."
     ),
 }
 WARM_UP_TOKENS = 32
