@@ -35,8 +35,8 @@ def choose_chunk(recipe: Recipe, shape: ModelShape | None = None) -> ChosenChunk
     chunk = largest_safe_chunk(known, settings)
     if chunk is None:
         raise ConfigError(
-            f"server.chunked_prefill_size: auto must find a chunk for {settings.context_tokens:,} tokens, got "
-            f"none: not even {PAGE_TOKENS} tokens leave {constants().floor_gb.value:g} GB on the head",
+            f"server.chunked_prefill_size: auto must find a chunk for {settings.context_tokens:,} tokens, "
+            f"got none: not even {PAGE_TOKENS} tokens leave {constants().floor_gb.value:g} GB on the head",
             hint=f"lower server.context_length or server.max_total_tokens; sparkctl fit --recipe "
             f"{recipe.name} says what is held",
         )
