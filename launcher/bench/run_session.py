@@ -94,7 +94,7 @@ def _as_json(folder: RunFolder, manifest: Manifest, summary: Summary) -> dict[st
 
 def describe_summary(folder: RunFolder, manifest: Manifest, summary: Summary) -> str:
     lines = [f"protocol {manifest.protocol}; medians over rounds, smallest and largest in brackets"]
-    for cell in summary.cells:
+    for cell in summary.cells_to_read():
         lines.append(f"  {cell.suite:8} {cell.case:28} C{cell.concurrency:<3} {_cell(cell)}")
     lines += [f"records  {folder.path}", f"check    sparkctl results verify {folder.path}"]
     return "\n".join(lines)

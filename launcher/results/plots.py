@@ -14,8 +14,9 @@ from launcher.results.summary import CellSummary, Summary
 
 _SIZE_INCHES = (6.4, 4.0)
 MAX_SERIES = 12
-# Prompts of one kind differ by some tokens; that is no dependence on context.
-_CONTEXT_RANGE = 4
+# Prompts of one kind differ by some tokens; that is no dependence on context. Other suites choose theirs.
+_CONTEXT_RANGE, _CHOSEN_CONTEXT_RANGE = 4, 1.5
+_CHOOSE_NO_CONTEXT = ("decode", "soak")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ def draw_plots(summary: Summary, references: Sequence[ReferenceRow]) -> tuple[Pl
     }
     with matplotlib.rc_context(settings):
         for suite in sorted({cell.suite for cell in summary.cells}):
-            cells = [cell for cell in summary.cells if cell.suite == suite]
+            cells = [cell for cell in summary.cells_to_read() if cell.suite == suite]
             drawn += [
                 _throughput(suite, cells, references),
                 _ttft(suite, cells, references),
@@ -86,7 +87,8 @@ def _ttft(suite: str, cells: Sequence[CellSummary], references: Sequence[Referen
         if cell.concurrency == lowest and cell.prompt_tokens is not None and cell.ttft_round_s is not None
     ]
     found.sort(key=lambda item: item[0])
-    if not found or found[-1][0] < _CONTEXT_RANGE * found[0][0]:
+    least_range = _CONTEXT_RANGE if suite in _CHOOSE_NO_CONTEXT else _CHOSEN_CONTEXT_RANGE
+    if not found or found[-1][0] < least_range * found[0][0]:
         return None
     figure, axes = _axes(f"{suite}: time to first token, C{lowest}", "prompt tokens", "seconds")
     axes.errorbar(

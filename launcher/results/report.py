@@ -52,7 +52,7 @@ def render_report(
         write_file(directory / plot.path, plot.svg)
     values = {
         "facts": facts,
-        "suites": _suites(summary.cells),
+        "suites": _suites(summary.cells_to_read()),
         "checked": {cell.suite for cell in summary.cells if cell.checked},
         "plots": [
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -79,6 +80,26 @@ def test_plots_are_images_and_repeat_byte_by_byte(run: Path, tmp_path: Path) -> 
     for path in sorted((run / "plots").iterdir()):
         assert ElementTree.fromstring(path.read_text()).tag.endswith("svg")
         assert path.read_bytes() == (again / "plots" / path.name).read_bytes()
+
+
+def test_lengths_of_prefill_are_in_order_and_drawn(tmp_path: Path) -> None:
+    """256 tokens before 1024, and half an order of magnitude is a dependence on context here."""
+    lengths = {"prose": 1024, "code": 256}
+    requests = [
+        record.model_copy(
+            update={
+                "suite": "prefill",
+                "case": f"{lengths[record.case]} tokens",
+                "prompt_tokens": lengths[record.case] + 30,
+            }
+        )
+        for record in make_requests()
+    ]
+    run = make_run(tmp_path / "run", requests=requests, samples=[], render=report.render_report)
+    lines = (run / "report.md").read_text().splitlines()
+    cases = [line.split("|")[1].strip() for line in lines if re.match(r"\| \d+ tokens", line)]
+    assert cases == ["256 tokens", "256 tokens", "1024 tokens", "1024 tokens"]
+    assert "prompt tokens" in (run / "plots" / "prefill-ttft.svg").read_text()
 
 
 def test_ttft_over_context_is_drawn_where_prompts_differ_in_length(tmp_path: Path) -> None:
