@@ -47,8 +47,10 @@ class Difference:
 
 def expects_reports(plan: LaunchPlan) -> bool:
     """A container's engine may lack the plugin, and SGLANG_PLUGINS may leave it out; rows from packed files
-    are impossible without it."""
+    are impossible without it. A router has no ranks."""
     environment = plan.head.environment
+    if plan.is_router:
+        return False
     if ENGRAM_DIR in environment:
         return True
     chosen = environment.get("SGLANG_PLUGINS", "")

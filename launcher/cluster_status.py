@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal
@@ -45,6 +45,7 @@ class ClusterStatus:
     run_id: str
     recipe: str
     url: str
+    part: str | None
     verdict: NodeStatus
     nodes: tuple[NodeReport, ...]
     probe: dict[str, Any] | None = None
@@ -63,8 +64,9 @@ def read_status(record: RunRecord, key: str | None, options: SshOptions) -> Clus
         alive = _is_running(runs[plan.head.name])
         probe = probe_token(head, plan, key) if alive else None
         serving = probe is not None and "token" in probe
-        engine = server_info(head, plan, key) if serving else {}
-        figures, speculation, problem = _metrics(head, plan, key) if serving else (None, None, "")
+        has_engine = serving and not plan.is_router
+        engine = server_info(head, plan, key) if has_engine else {}
+        figures, speculation, problem = _metrics(head, plan, key) if has_engine else (None, None, "")
     was_ready = record.status == "ready"
     reports = tuple(
         describe_node(node, runs[node.name], serving=serving, was_ready=was_ready) for node in plan.nodes
@@ -73,6 +75,7 @@ def read_status(record: RunRecord, key: str | None, options: SshOptions) -> Clus
         run_id=plan.run_id,
         recipe=plan.recipe,
         url=f"{plan.api.url}/v1",
+        part=plan.part,
         verdict=worst_status(reports),
         nodes=reports,
         probe=probe,
@@ -136,7 +139,11 @@ def describe_node(
 
 
 def worst_status(reports: tuple[NodeReport, ...]) -> NodeStatus:
-    """The worst word of any node: one dead rank and the cluster does not serve."""
+    return worst_of({report.status for report in reports})
+
+
+def worst_of(words: Collection[NodeStatus]) -> NodeStatus:
+    """Of nodes: one dead rank and the cluster does not serve. Of groups: not all that was started does."""
     order: tuple[NodeStatus, ...] = (
         "orphaned",
         "unreachable",
@@ -146,7 +153,6 @@ def worst_status(reports: tuple[NodeReport, ...]) -> NodeStatus:
         "loading",
         "serving",
     )
-    words = {report.status for report in reports}
     return next(word for word in order if word in words)
 
 

@@ -90,6 +90,7 @@ def _node_description(plan: LaunchPlan, node: NodePlan, token: str) -> dict[str,
     return {
         "name": node.name,
         "is_head": node.is_head,
+        "runs": "router" if plan.is_router else "engine",
         "argv": list(node.argv),
         "environment": node.environment,
         "container": node.container,

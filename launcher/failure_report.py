@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.cluster_view import HEAD, SECONDARY_ENDS, ClusterView, NodeView
+from launcher.plan import LaunchPlan
 from launcher.root_cause import ExitInfo, RankLabel, RootCause, find_root_cause
 
 # Ends of the engine by itself: its log may say why.
@@ -17,8 +18,10 @@ ENGINE_KINDS = ("rank", "child", "engine")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureReport:
+    """`who`: "rank 2", "group 1: rank 2" of a deployment, or "router"."""
+
     node: str
-    rank: int
+    who: str
     what: str
     exit_text: str
     cause: str
@@ -31,7 +34,7 @@ class FailureReport:
     def message(self) -> str:
         """What happened, first line; then the cause, when a log tells it."""
         status = f" ({self.exit_text})" if self.exit_text else ""
-        lines = [f"rank {self.rank} failed: {self.what}{status}"]
+        lines = [f"{self.who} failed: {self.what}{status}"]
         if self.cause:
             lines.append(f"cause: {self.cause}")
         if self.explanation:
@@ -54,7 +57,7 @@ def describe_failure(view: ClusterView, now_s: float) -> FailureReport | None:
         problem = f"{_what_proves_it(culprit)}; {failed.name}: {problem}"
     return FailureReport(
         node=culprit.name,
-        rank=culprit.plan.ranks[0],
+        who=_who(view.plan, culprit),
         what=problem,
         exit_text=exit_text(failed.end or {}) if culprit is failed else "",
         cause=own.line if own else "",
@@ -79,8 +82,13 @@ def _where_it_began(view: ClusterView, now_s: float) -> tuple[NodeView | None, s
     return node, view.failed(now_s)[name]
 
 
+def _who(plan: LaunchPlan, node: NodeView) -> str:
+    rank = ", ".join(f"rank {rank}" for rank in node.plan.ranks[:1])
+    return ": ".join(filter(None, (plan.part, rank)))
+
+
 def _label(node: NodeView) -> RankLabel:
-    return RankLabel(node=node.name, rank=node.plan.ranks[0])
+    return RankLabel(node=node.name, rank=node.plan.ranks[0] if node.plan.ranks else 0)
 
 
 def _logs(view: ClusterView) -> dict[RankLabel, list[str]]:

@@ -10,6 +10,7 @@ from launcher.call_node import ask_node
 from launcher.make_plan import node_port, node_ranks, num_ranks, run_ports
 from launcher.node_facts import NodeFacts, parse_facts
 from launcher.plan import LaunchPlan, NodePlan
+from launcher.plan_groups import nodes_of_group, part_run_id, recipe_of_group, router_node
 from launcher.recipe import Recipe
 from launcher.remote import Remote
 from launcher.run_on_all import Result, run_on_all
@@ -23,13 +24,16 @@ PortList = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeProbe:
-    """What is asked of one node: its paths, whether the model is there, and whether ports are free."""
+    """What is asked of one node: its paths, whether the model is there, and whether ports are free; of the
+    router's, which router it has.
+    """
 
     node: Node
     model_path: str | None
     runtime: str
     ports: PortList
     packed: PackedProbe | None = None
+    router: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,23 @@ def probes_for_recipe(recipe: Recipe, topology: Topology, *, run_id: str) -> tup
     )
 
 
+def probes_for_deployment(recipe: Recipe, topology: Topology, *, run_id: str) -> tuple[NodeProbe, ...]:
+    """As probes_for_recipe; with several groups every group's own ports, and the router's node."""
+    if recipe.parallelism.groups == 1:
+        return probes_for_recipe(recipe, topology, run_id=run_id)
+    probes: list[NodeProbe] = []
+    for number in range(1, recipe.parallelism.groups + 1):
+        # Where a group's API will listen is one of the facts that are asked for here.
+        alone, own = recipe_of_group(recipe, number, ANY_ADDRESS), nodes_of_group(recipe, topology, number)
+        probes += probes_for_recipe(alone, own, run_id=part_run_id(run_id, f"group {number}"))
+    api = ((recipe.server.host, recipe.server.port),)
+    return (*probes, _router_probe(router_node(topology), recipe.engine.runtime, api))
+
+
+def _router_probe(node: Node, runtime: str, ports: PortList) -> NodeProbe:
+    return NodeProbe(node=node, model_path=None, runtime=runtime, ports=ports, router=True)
+
+
 def packed_of_recipe(recipe: Recipe, node_rank: int) -> PackedProbe | None:
     """None where the recipe keeps the rows elsewhere."""
     engram = recipe.extensions.engram
@@ -69,6 +90,10 @@ def packed_of_recipe(recipe: Recipe, node_rank: int) -> PackedProbe | None:
 
 
 def probes_for_plan(plan: LaunchPlan) -> tuple[NodeProbe, ...]:
+    if plan.is_router:
+        api = ((plan.api.host, plan.api.port),)
+        return (_router_probe(plan.head.node, plan.runtime, api),)
+
     def ports(node_rank: int) -> PortList:
         own = (plan.api.host if node_rank == 0 else "127.0.0.1", plan.api.port + node_rank)
         return (own, *_run_ports(plan.run_id)) if node_rank == 0 else (own,)
@@ -114,6 +139,7 @@ def gather_facts(
             engine_runtime=probe.runtime,
             engine_python=posixpath.join(probe.node.paths.engine, "bin/python"),
             packed=asdict(probe.packed) if probe.packed else None,
+            router=probe.router,
         )
         facts = parse_facts(remote.node, answer)
         tell(f"{remote.node}: {describe_facts(facts)}")

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -14,6 +15,7 @@ from typing import Protocol
 from launcher.audit_run import require_effect
 from launcher.call_node import Answer
 from launcher.cluster_view import ClusterView
+from launcher.deployment import Deployment, of_plan
 from launcher.doctor.finding import Finding
 from launcher.errors import (
     Interrupted,
@@ -23,11 +25,13 @@ from launcher.errors import (
     RankDied,
     RunStopped,
     SparkctlError,
+    UsageError,
 )
 from launcher.execute_plan import start_nodes
 from launcher.failure_report import describe_failure
-from launcher.gather_facts import gather_facts, probes_for_recipe
-from launcher.make_plan import check_fit, make_group_plan, make_plan
+from launcher.gather_facts import gather_facts, probes_for_deployment
+from launcher.make_deployment import make_deployment, ports_differ
+from launcher.make_plan import check_fit
 from launcher.node_facts import NodeFacts
 from launcher.plan import LaunchPlan, LockPlan
 from launcher.preflight import find_problems
@@ -57,7 +61,7 @@ class Progress(Protocol):
 
     def finding(self, finding: Finding) -> None: ...
 
-    def cluster(self, view: ClusterView, elapsed_s: float) -> None: ...
+    def cluster(self, views: Sequence[ClusterView], elapsed_s: float) -> None: ...
 
     def failure(self, error: SparkctlError) -> None: ...
 
@@ -74,8 +78,9 @@ class Stopwatch:
         self._last_s = self.clock()
 
     def lap(self, name: str) -> None:
+        """A part that comes again, as the router's start after the groups', is added."""
         now_s = self.clock()
-        self.seconds[name] = round(now_s - self._last_s, 3)
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + now_s - self._last_s, 3)
         self._last_s = now_s
 
 
@@ -103,18 +108,23 @@ def require_facts(results: Mapping[str, Result[NodeFacts]]) -> dict[str, NodeFac
     return {name: result.unwrap() for name, result in results.items()}
 
 
-def prepare(recipe: Recipe, topology: Topology, remotes: Mapping[str, Remote], *, run_id: str,
+def prepare(recipe: Recipe, topology: Topology, remotes: Mapping[str, Remote], *, run_id: str | None,
             tell: Callable[[str], None] = lambda text: None,
             lock: LockPlan | None = None,
-            values: Recipe | None = None,
-            group: int | None = None) -> tuple[LaunchPlan, Facts]:  # fmt: skip
-    """Facts of all nodes and the plan made from them, or of one `group` of them. Starts nothing."""
+            values: Recipe | None = None) -> tuple[Deployment, Facts]:  # fmt: skip
+    """Facts of all nodes and the plans made from them. Starts nothing. `run_id` None: a new one."""
     check_fit(recipe, topology)
-    facts = require_facts(gather_facts(remotes, probes_for_recipe(recipe, topology, run_id=run_id), tell))
-    if group is not None:
-        alone = make_group_plan(recipe, topology, facts, run_id=run_id, group=group, lock=lock, values=values)
-        return alone, facts
-    return make_plan(recipe, topology, facts, run_id=run_id, lock=lock, values=values), facts
+    chosen = run_id or new_run_id()
+    while not ports_differ(recipe, chosen):
+        if run_id is not None:
+            raise UsageError(
+                f"--run-id must give every group ports of its own, got {run_id}",
+                hint="leave it out, or take another one",
+            )
+        chosen = new_run_id()
+    probes = probes_for_deployment(recipe, topology, run_id=chosen)
+    facts = require_facts(gather_facts(remotes, probes, tell))
+    return make_deployment(recipe, topology, facts, run_id=chosen, lock=lock, values=values), facts
 
 
 def check(plan: LaunchPlan, facts: Facts, progress: Progress, *, skip: tuple[str, ...]) -> None:
@@ -148,85 +158,145 @@ def _end_run(run_id: str, facts: Facts, remote: Remote) -> Answer:
     return stop_run_on(remote, facts[remote.node].paths["state"], run_id, memory_timeout_s=5.0)
 
 
-def launch(plan: LaunchPlan, remotes: Mapping[str, Remote], records: RunRecords, progress: Progress,
-           watch_time: Stopwatch, *, skip: tuple[str, ...] = ()) -> LaunchResult:  # fmt: skip
-    """Start the plan and wait for a first token. On any failure, Ctrl-C included, everything started is
-    ended.
+def launch(deployment: Deployment, remotes: Mapping[str, Remote], records: RunRecords, progress: Progress,
+           watch_time: Stopwatch, *, skip: tuple[str, ...] = ()) -> list[LaunchResult]:  # fmt: skip
+    """Start every group and wait for a first token of each, then of the router. On any failure, Ctrl-C
+    included, everything started is ended.
     """
-    record = RunRecord(
-        plan=plan, status="starting", started_unix=time.time(), timings={}, skipped_checks=skip
-    )
-    records.save(record)
+    results = launch_together(deployment.groups, remotes, records, progress, watch_time, skip=skip)
+    if deployment.router is None:
+        return results
+    try:
+        before = (deployment.router,)
+        return results + launch_together(before, remotes, records, progress, watch_time, skip=skip)
+    except BaseException as error:
+        for result in results:
+            _note_failure(records, result.record, f"the router: {error}", watch_time)
+            end_all(result.record.plan, remotes, progress)
+        raise
+
+
+def launch_together(plans: Sequence[LaunchPlan], remotes: Mapping[str, Remote], records: RunRecords,
+                    progress: Progress, watch_time: Stopwatch, *,
+                    skip: tuple[str, ...]) -> list[LaunchResult]:  # fmt: skip
+    """Start all plans, then wait until each has given a token. Nothing of them is left on a failure."""
+    noted = [
+        RunRecord(plan=plan, status="starting", started_unix=time.time(), timings={}, skipped_checks=skip)
+        for plan in plans
+    ]
+    for record in noted:
+        records.save(record)
     try:
         # Also on disk before anything runs: a launcher that is killed here leaves a run that `down` can find.
-        key = records.make_key(plan.run_id) if plan.api.needs_key else None
-        progress.step(f"starting {len(plan.nodes)} node(s), run {plan.run_id}")
-        start_nodes(plan, remotes, token=secrets.token_hex(16), api_key=key)
+        keys = [records.make_key(plan.run_id) if plan.api.needs_key else None for plan in plans]
+        _start_all(plans, keys, remotes, progress)
         watch_time.lap("start_s")
-        view, token = _first_token(plan, remotes, records, progress, key, skip)
+        found = _first_tokens(plans, keys, remotes, records, progress, skip)
         watch_time.lap("engine_s")
     except KeyboardInterrupt as interrupt:
-        _note_failure(records, record, "interrupted", watch_time)
+        for record in noted:
+            _note_failure(records, record, "interrupted", watch_time)
         raise Interrupted(
             "interrupted before the cluster was ready: what had been started was ended",
-            hint=f"make sure: sparkctl down --run {plan.run_id}",
+            hint=f"make sure: sparkctl down --run {Deployment(plans=tuple(plans)).id}",
         ) from interrupt
     except BaseException as error:
-        _note_failure(records, record, str(error) or type(error).__name__, watch_time)
+        for record in noted:
+            _note_failure(records, record, str(error) or type(error).__name__, watch_time)
         raise
-    record = records.update(record, status="ready", timings=watch_time.seconds)
+    noted = [records.update(record, status="ready", timings=dict(watch_time.seconds)) for record in noted]
     records.remove_old()
-    return LaunchResult(record=record, token=token, view=view)
+    return [
+        LaunchResult(record=record, token=token, view=view)
+        for record, (view, token) in zip(noted, found, strict=True)
+    ]
 
 
-def _first_token(plan: LaunchPlan, remotes: Mapping[str, Remote], records: RunRecords, progress: Progress,
-                 key: str | None, skip: tuple[str, ...]) -> tuple[ClusterView, str]:  # fmt: skip
+def _start_all(plans: Sequence[LaunchPlan], keys: Sequence[str | None], remotes: Mapping[str, Remote],
+               progress: Progress) -> None:  # fmt: skip
+    """A plan whose start fails has ended what it started; those before it are ended here."""
+    started: list[LaunchPlan] = []
+    try:
+        for plan, key in zip(plans, keys, strict=True):
+            progress.step(f"starting {plan.part or f'{len(plan.nodes)} node(s)'}, run {plan.run_id}")
+            start_nodes(plan, of_plan(plan, remotes), token=secrets.token_hex(16), api_key=key)
+            started.append(plan)
+    except BaseException:
+        for plan in started:
+            end_all(plan, remotes, progress)
+        raise
+
+
+def _first_tokens(plans: Sequence[LaunchPlan], keys: Sequence[str | None], remotes: Mapping[str, Remote],
+                  records: RunRecords, progress: Progress,
+                  skip: tuple[str, ...]) -> list[tuple[ClusterView, str]]:  # fmt: skip
     """From here on processes run: whatever goes wrong, they are ended before the error goes on."""
     try:
-        records.close_superseded(plan)
-        with watching(plan) as watch:
-            watch.open(remotes)
-            watch.await_token(remotes[plan.head.name], api_key=key, timeout_s=plan.limits.ready_timeout_s)
-            token = await_ready(watch, progress)
-        require_effect(plan, remotes, skip=skip)
-        return watch.view, token
+        with ExitStack() as stack:
+            watches = [stack.enter_context(watching(plan)) for plan in plans]
+            for watch, plan, key in zip(watches, plans, keys, strict=True):
+                records.close_superseded(plan)
+                watch.open(remotes)
+                limit_s = plan.limits.ready_timeout_s
+                watch.await_token(remotes[plan.head.name], api_key=key, timeout_s=limit_s)
+            tokens = await_ready(watches, progress)
+        for plan in plans:
+            require_effect(plan, of_plan(plan, remotes), skip=skip)
+        return [(watch.view, token) for watch, token in zip(watches, tokens, strict=True)]
     except BaseException as error:
         if isinstance(error, SparkctlError):
             progress.failure(error)
-        end_all(plan, remotes, progress)
+        for plan in plans:
+            end_all(plan, remotes, progress)
         raise
 
 
 def _note_failure(records: RunRecords, record: RunRecord, note: str, watch_time: Stopwatch) -> None:
-    records.update(record, status="failed", note=note, timings=watch_time.seconds)
+    records.update(record, status="failed", note=note, timings=dict(watch_time.seconds))
     records.forget_key(record.run_id)
 
 
-def await_ready(watch: ClusterWatch, progress: Progress) -> str:
-    """The first token, once every rank's process lives too. Raises RankDied, RunStopped or NotReady."""
-    started_s = watch.clock()
-    plan = watch.view.plan
-    silence = SilenceWatch(watch, progress)
+def await_ready(watches: Sequence[ClusterWatch], progress: Progress) -> list[str]:
+    """The first token of each, once every rank's process lives too. Raises RankDied, RunStopped or
+    NotReady.
+    """
+    clock = watches[0].clock
+    started_s = clock()
+    silences = [SilenceWatch(watch, progress) for watch in watches]
     while True:
-        watch.pump(PUMP_S)
-        now_s = watch.clock()
-        progress.cluster(watch.view, now_s - started_s)
-        raise_if_failed(watch)
-        silence.check()
-        if watch.token is not None and watch.view.all_ranks_live(now_s):
-            return str(watch.token["token"])
-        if now_s - started_s > plan.limits.ready_timeout_s:
-            raise NotReady(
-                f"the cluster must generate a token within {plan.limits.ready_timeout_s:.0f} s, it did not: "
-                f"{watch.token_error or 'no answer'}",
-                hint=f"sparkctl logs --run {plan.run_id}; or raise limits.ready_timeout_s in the recipe",
-            )
+        for watch in watches:
+            watch.pump(PUMP_S / len(watches))
+        now_s = clock()
+        progress.cluster([watch.view for watch in watches], now_s - started_s)
+        for watch, silence in zip(watches, silences, strict=True):
+            raise_if_failed(watch)
+            silence.check()
+        waiting = [watch for watch in watches if not _is_ready(watch, now_s)]
+        if not waiting:
+            return [str(watch.token["token"]) for watch in watches if watch.token is not None]
+        for watch in waiting:
+            _raise_if_late(watch, now_s - started_s)
+
+
+def _is_ready(watch: ClusterWatch, now_s: float) -> bool:
+    return watch.token is not None and watch.view.all_ranks_live(now_s)
+
+
+def _raise_if_late(watch: ClusterWatch, waited_s: float) -> None:
+    plan = watch.view.plan
+    limit_s = plan.limits.ready_timeout_s
+    if waited_s > limit_s:
+        raise NotReady(
+            f"{plan.part or 'the cluster'} must generate a token within {limit_s:.0f} s, it did not: "
+            f"{watch.token_error or 'no answer'}",
+            hint=f"sparkctl logs --run {plan.run_id}; or raise limits.ready_timeout_s in the recipe",
+        )
 
 
 def end_all(plan: LaunchPlan, remotes: Mapping[str, Remote], progress: Progress) -> None:
     """End the run everywhere after a failure that has been told; a node that cannot be reached is named."""
     started_s = time.monotonic()
-    left = not_ended(stop_nodes(plan, remotes, refuse_start=True))
+    left = not_ended(stop_nodes(plan, of_plan(plan, remotes), refuse_start=True))
     for name, why in left.items():
         progress.step(f"{name} was not ended: {why}; it ends by itself when it misses its peers")
     where = "on the nodes that answer " if left else ""

@@ -7,20 +7,12 @@ from __future__ import annotations
 import hashlib
 import posixpath
 from collections.abc import Mapping
-from dataclasses import replace
 
 from launcher.errors import ConfigError, PreflightRefused
 from launcher.fit.choose_chunk import with_chosen_chunk
 from launcher.node_facts import NodeFacts
 from launcher.plan import SCHEMA_VERSION, ApiPlan, HeartbeatPlan, LaunchPlan, LockPlan, NodePlan, RunLimits
-from launcher.plan_groups import (
-    check_group,
-    nodes_of_group,
-    one_group,
-    place,
-    recipe_of_group,
-    router_note,
-)
+from launcher.plan_groups import one_group, place
 from launcher.recipe import Recipe
 from launcher.sglang_command import (
     docker_command,
@@ -101,7 +93,7 @@ def make_plan(
     heads = topology.nodes[:: recipe.nodes_per_group]
     addresses = [host_ip(node, facts[node.name]) for node in heads]
     rendezvous = [place(address, rendezvous_port + index) for index, address in enumerate(addresses)]
-    notes = tuple(filter(None, (chunk_note, router_note(recipe, addresses))))
+    notes = (chunk_note,) if chunk_note else ()
     num_workers = len(topology.nodes) - 1
     return LaunchPlan(
         schema_version=SCHEMA_VERSION,
@@ -148,39 +140,6 @@ def make_plan(
         lock=lock,
         values=values,
     )
-
-
-def make_group_plan(
-    recipe: Recipe,
-    topology: Topology,
-    facts: Mapping[str, NodeFacts],
-    *,
-    run_id: str,
-    group: int,
-    lock: LockPlan | None = None,
-    values: Recipe | None = None,
-) -> LaunchPlan:
-    """One group of `recipe` as a run of its own, which `up --plan` starts; the first one's head is told the
-    router's command. Raises what make_plan raises, and UsageError on a group that is not there.
-    """
-    check_group(recipe, group)
-    check_fit(recipe, topology)
-    own = nodes_of_group(recipe, topology, group)
-    address = host_ip(own.nodes[0], facts[own.nodes[0].name])
-    made = make_plan(
-        recipe_of_group(recipe, group, address),
-        own,
-        facts,
-        run_id=f"{run_id}-g{group}",
-        lock=lock,
-        values=values,
-    )
-    heads = topology.nodes[:: recipe.nodes_per_group]
-    note = router_note(recipe, [host_ip(node, facts[node.name]) for node in heads])
-    first, *others = made.nodes
-    if group == 1:
-        first = replace(first, notes=(note, *first.notes))
-    return replace(made, deployment=run_id, nodes=(first, *others))
 
 
 def _plan_node(

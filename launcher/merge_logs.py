@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -36,28 +36,29 @@ class _Item:
     error: SparkctlError | None = None
 
 
-def merge_logs(plan: LaunchPlan, options: SshOptions, *, nodes: tuple[str, ...], lines: int, follow: bool,
-               name: str, secrets: tuple[str, ...]) -> Iterator[NodeLine]:  # fmt: skip
+def merge_logs(plans: Sequence[LaunchPlan], options: SshOptions, *, nodes: tuple[str, ...], lines: int,
+               follow: bool, name: str, secrets: tuple[str, ...]) -> Iterator[NodeLine]:  # fmt: skip
     """Yields until every log is at its end; with `follow` until the run ended on every node.
 
     Secrets are masked here too, though the node wrote them masked. Raises the first node's error at the
     end, after
     the other nodes' lines were given.
     """
-    chosen = [node for node in plan.nodes if not nodes or node.name in nodes]
-    unknown = set(nodes) - {node.name for node in chosen}
+    everything = [(plan.run_id, node) for plan in plans for node in plan.nodes]
+    chosen = [(run_id, node) for run_id, node in everything if not nodes or node.name in nodes]
+    unknown = set(nodes) - {node.name for _, node in chosen}
     if unknown:
-        known = ", ".join(node.name for node in plan.nodes)
+        known = ", ".join(node.name for _, node in everything)
         raise UsageError(
             f"--node must be one of {known}, got {', '.join(sorted(unknown))}", hint="sparkctl status"
         )
     masker = Masker(secrets)
     items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-    with connect_all([node.node for node in chosen], options) as remotes:
-        for node in chosen:
+    with connect_all([node.node for _, node in chosen], options) as remotes:
+        for run_id, node in chosen:
             request = {
                 "state_path": node.state_path,
-                "run_id": plan.run_id,
+                "run_id": run_id,
                 "lines": lines,
                 "follow": follow,
                 "name": name,

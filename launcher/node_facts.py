@@ -60,6 +60,7 @@ class EngineFacts(Facts):
     sglang: str | None = None
     sparkctl: str | None = None
     torch: str | None = None
+    sglang_router: str | None = None
 
 
 class NodeFacts(Facts):

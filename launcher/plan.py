@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -16,6 +17,7 @@ from launcher.recipe import Recipe
 from launcher.topology import Node
 
 SCHEMA_VERSION = 1
+ROUTER = "router"  # the part of a deployment that is no group, and the name of its node
 STRICT = ConfigDict(extra="forbid")  # a key of a plan file that nobody reads is a mistake
 
 
@@ -118,7 +120,8 @@ class LockPlan:
 class LaunchPlan:
     """`not_supported`: settings of the recipe that this version cannot carry out; `up` refuses them.
 
-    `profile`: of the recipe. `deployment`: the id that groups and their router share; each of them is a run.
+    `profile`: of the recipe. `deployment`: the id that groups and their router share; each of them is a run,
+    and `part` says which: "group 1", "group 2" and so on, or "router".
     `values`: the whole recipe, so that a result can say what ran after its file has changed; without --port.
     """
 
@@ -139,11 +142,17 @@ class LaunchPlan:
     lock: LockPlan | None = None
     profile: str | None = None
     deployment: str | None = None
+    part: str | None = None
     values: Recipe | None = None
 
     @property
     def head(self) -> NodePlan:
         return self.nodes[0]
+
+    @property
+    def is_router(self) -> bool:
+        """No engine runs here: no rank, no model, no report."""
+        return self.part == ROUTER
 
     def node(self, name: str) -> NodePlan:
         return next(node for node in self.nodes if node.name == name)
@@ -153,11 +162,15 @@ _ADAPTER = TypeAdapter(LaunchPlan)
 
 
 def plan_to_json(plan: LaunchPlan) -> str:
-    value = _ADAPTER.dump_python(plan, mode="json")
-    for name in ("lock", "profile", "deployment", "values"):
+    return json.dumps(plan_as_dict(plan), indent=2, sort_keys=True) + "\n"
+
+
+def plan_as_dict(plan: LaunchPlan) -> dict[str, Any]:
+    value: dict[str, Any] = _ADAPTER.dump_python(plan, mode="json")
+    for name in ("lock", "profile", "deployment", "part", "values"):
         if value[name] is None:
             del value[name]  # most recipes have none
-    return json.dumps(value, indent=2, sort_keys=True) + "\n"
+    return value
 
 
 def plan_from_json(text: str, *, source: str = "the plan") -> LaunchPlan:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
+import posixpath
 from collections.abc import Sequence
 
-from launcher.errors import UsageError
+from launcher.errors import ConfigError
+from launcher.plan import ROUTER
 from launcher.recipe import Recipe
-from launcher.topology import Topology
+from launcher.topology import Node, Topology
+
+ROUTER_VERSION = "0.3.2"
 
 
 def place(address: str, port: int) -> str:
@@ -29,19 +32,13 @@ def one_group(recipe: Recipe, address: str) -> Recipe:
     )
 
 
-def check_group(recipe: Recipe, group: int) -> None:
-    """Raises UsageError: groups are counted from 1."""
-    groups = recipe.parallelism.groups
-    if not 1 <= group <= groups or groups == 1:
-        wanted = f"1 to {groups}" if groups > 1 else "left out, as the recipe has one group"
-        raise UsageError(
-            f"--group must be {wanted}, got {group} (recipe {recipe.name})",
-            hint="sparkctl plan shows all groups at once",
-        )
+def part_run_id(deployment: str, part: str) -> str:
+    """Each group and the router is a run of its own: X-g1, X-g2, X-router."""
+    return f"{deployment}-{part.replace('group ', 'g')}"
 
 
 def nodes_of_group(recipe: Recipe, topology: Topology, group: int) -> Topology:
-    """The group's nodes alone; the first is its head."""
+    """The group's nodes alone; the first is its head. Groups are counted from 1."""
     first = (group - 1) * recipe.nodes_per_group
     nodes = topology.nodes[first : first + recipe.nodes_per_group]
     return topology.model_copy(update={"nodes": nodes})
@@ -56,14 +53,38 @@ def recipe_of_group(recipe: Recipe, group: int, address: str) -> Recipe:
     return alone.model_copy(update={"server": server})
 
 
-def router_note(recipe: Recipe, heads: Sequence[str]) -> str:
-    """The router's command for the first node; empty for one group. `heads`: address of each group's head."""
+def router_node(topology: Topology) -> Node:
+    """Where the router runs: beside the first group's head, but not as a part of its run. Raises ConfigError
+    when a node has the router's name.
+    """
+    if any(node.name == ROUTER for node in topology.nodes):
+        raise ConfigError(
+            f"a node must not be named {ROUTER!r}, as that is the router of the groups"
+            f" (topology {topology.name})",
+            hint="give that node another name",
+        )
+    head = topology.nodes[0]
+    own = {"state": posixpath.join(head.paths.state, ROUTER)}
+    return head.model_copy(
+        update={
+            "name": ROUTER,
+            "ssh": head.ssh.model_copy(update={"host": head.ssh.host or head.name}),
+            "paths": head.paths.model_copy(update=own),
+        }
+    )
+
+
+def nodes_to_reach(recipe: Recipe, topology: Topology) -> tuple[Node, ...]:
+    """Every node that takes part, the router's among them."""
+    more = (router_node(topology),) if recipe.parallelism.groups > 1 else ()
+    return (*topology.nodes, *more)
+
+
+def router_command(recipe: Recipe, engine_path: str, urls: Sequence[str]) -> tuple[str, ...]:
+    """sglang-router in the engine's environment, in front of the groups' APIs."""
     router, server = recipe.router, recipe.server
-    if router is None:
-        return ""
-    ports = [server.port + 1 + index * recipe.nodes_per_group for index in range(len(heads))]
-    words = ["python", "-m", "sglang_router.launch_router", "--host", server.host, "--port", str(server.port)]
-    words += ["--worker-urls", *(f"http://{place(*pair)}" for pair in zip(heads, ports, strict=True))]
+    assert router is not None  # recipe_rules
+    words = [posixpath.join(engine_path, "bin/python"), "-m", "sglang_router.launch_router"]
+    words += ["--host", server.host, "--port", str(server.port), "--worker-urls", *urls]
     words += ["--policy", router.policy, "--balance-abs-threshold", str(router.balance_abs_threshold)]
-    words += ["--health-check-interval-secs", str(router.health_interval_s)]
-    return f"router, here, once every group serves (pip install sglang-router==0.3.2): {shlex.join(words)}"
+    return (*words, "--health-check-interval-secs", str(router.health_interval_s))

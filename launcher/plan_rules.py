@@ -33,7 +33,10 @@ def plan_problem(plan: LaunchPlan) -> str | None:
     if len(set(names)) < len(names):
         return f"node names must differ, got {', '.join(names)}"
     ranks = [rank for node in plan.nodes for rank in node.ranks]
-    if sorted(ranks) != list(range(len(ranks))) or not all(node.ranks for node in plan.nodes):
+    if plan.is_router:
+        if len(names) > 1 or ranks:
+            return f"a router must be one node without ranks, got {', '.join(names)} and ranks {ranks}"
+    elif sorted(ranks) != list(range(len(ranks))) or not all(node.ranks for node in plan.nodes):
         return f"ranks must be 0, 1, 2 and so on, each on one node, got {ranks}"
     problems = (
         _node_problem(node, index) or _image_problem(plan.runtime, node, index)

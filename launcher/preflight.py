@@ -12,6 +12,7 @@ from launcher.doctor.finding import Finding
 from launcher.make_plan import num_ranks, run_ports
 from launcher.node_facts import NodeFacts
 from launcher.plan import LaunchPlan, NodePlan
+from launcher.plan_groups import ROUTER_VERSION
 
 LOCK_CHECK = "recipe-lock"
 LOCK_HINT = (
@@ -111,6 +112,14 @@ def _engine(plan: LaunchPlan, node: NodePlan, facts: NodeFacts) -> Iterator[Find
             node,
             f"the engine's environment must have sparkctl's plugin, got none ({engine.python})",
             "sparkctl install, or there: pip install --no-deps sparkctl (docs/install.md)",
+        )
+    elif plan.is_router and engine.sglang_router != ROUTER_VERSION:
+        where = f"on {node.node.ssh.host}" if node.node.connection == "ssh" else "on this machine"
+        yield _refuse(
+            "router",
+            node,
+            f"sglang-router must be {ROUTER_VERSION}, got {engine.sglang_router or 'none'} ({engine.python})",
+            f"{where}: {engine.python} -m pip install --no-deps sglang-router=={ROUTER_VERSION}",
         )
 
 

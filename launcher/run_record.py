@@ -157,22 +157,41 @@ class RunRecords:
 
     def choose(self, run_id: str | None) -> RunRecord:
         """The named run, or the only open one, or the newest. Raises NoSuchRun or UsageError."""
-        if run_id is not None:  # an empty one is a shell variable that nobody set: never "any run"
-            return self.load(run_id)
-        still_open = self.open_records()
-        if len(still_open) > 1:
-            listed = ", ".join(record.run_id for record in still_open)
+        chosen = self.choose_all(run_id)
+        if len(chosen) > 1:
+            listed = ", ".join(record.run_id for record in chosen)
             raise UsageError(
-                f"one run must be chosen, {len(still_open)} are open: {listed}", hint="add --run RUN_ID"
+                f"one run must be chosen, {chosen[0].plan.deployment} has {len(chosen)}: {listed}",
+                hint=f"add --run {chosen[0].run_id}",
             )
-        if still_open:
-            return still_open[0]
-        newest = self.load_readable()
+        return chosen[0]
+
+    def choose_all(self, run_id: str | None) -> list[RunRecord]:
+        """The runs of what was started by one command: one, or those of the groups, then the router's. A
+        deployment is named by its id, or a run of it by its own. Raises NoSuchRun or UsageError.
+        """
+        if run_id is not None:  # an empty one is a shell variable that nobody set: never "any run"
+            return self._of_deployment(run_id) or [self.load(run_id)]
+        still_open = self.open_records()
+        several = sorted({record.plan.deployment or record.run_id for record in still_open}, reverse=True)
+        if len(several) > 1:
+            raise UsageError(
+                f"one run must be chosen, {len(several)} are open: {', '.join(several)}",
+                hint="add --run RUN_ID",
+            )
+        newest = still_open or self.load_readable()
         if not newest:
             for error in self.unreadable().values():
                 raise error
             raise NoSuchRun("no run was started from this machine", hint="sparkctl up --nodes 3")
-        return newest[0]
+        return self._of_deployment(newest[0].plan.deployment) or [newest[0]]
+
+    def _of_deployment(self, deployment: str | None) -> list[RunRecord]:
+        """Groups in order, then the router: none where there is no such deployment."""
+        if not deployment:
+            return []
+        found = [record for record in self.load_readable() if record.plan.deployment == deployment]
+        return sorted(found, key=lambda record: (record.plan.is_router, record.run_id))
 
     def key_path(self, run_id: str) -> Path:
         return self.root / run_id / "api.key"

@@ -133,11 +133,6 @@ def _extension_environment(recipe: Recipe, engram_path: str, state_path: str) ->
 def not_supported_yet(recipe: Recipe) -> tuple[str, ...]:
     """What the recipe asks for and this version of sparkctl cannot carry out: `up` refuses it by name."""
     extensions, found = recipe.extensions, []
-    if recipe.parallelism.groups > 1:
-        found.append(
-            f"parallelism.groups: {recipe.parallelism.groups} (groups and router are not started and ended"
-            " together; each by itself: sparkctl plan --group 1 --output FILE, then sparkctl up --plan FILE)"
-        )
     if extensions.dspark.width == "auto" and recipe.engine.runtime != "cpu":
         found.append("extensions.dspark.width: auto (its hooks have run on the CPU engine only)")
     if recipe.parallelism.sequence_parallel != "off" and recipe.engine.runtime != "cpu":

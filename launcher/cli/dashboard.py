@@ -55,7 +55,7 @@ def dashboard(
     access = _access(listen, key_file, tuple(item.lower() for item in name or ()))
     records = RunRecords()
     if run is not None:
-        records.load(run)
+        records.choose_all(run)
     options = SshOptions(accept_new_host_keys=accept_new_host_keys)
     collector = Collector(records, options, run_id=run, probes=probe)
     server = DashboardServer(listen, port, access, collector.state)

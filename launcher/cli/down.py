@@ -20,6 +20,7 @@ def down(
 ) -> None:
     """End a run: exactly its own processes on every node, then wait until their memory is back.
 
+    Groups behind a router are one run here, named by the id that `up` printed; --run ID-g2 ends one group.
     Works from any terminal of this machine, also after it was rebooted. Doing it twice is fine.
     """
     import json as json_module
@@ -35,16 +36,18 @@ def down(
     if all_runs or (run is None and not records.open_records()):
         chosen = records.open_records()
     else:
-        chosen = [records.choose(run)]
+        chosen = records.choose_all(run)
     if not chosen:
         if records.run_ids() and not all_runs:
-            chosen = [records.choose(None)]  # ended already: make sure that nothing of it is left
+            chosen = records.choose_all(None)  # ended already: make sure that nothing of it is left
         elif json:
             typer.echo("[]")
             return
         else:
             typer.echo("nothing to end: this machine has no open run")
             return
+    # A router is ended before its groups: it would only find them dead.
+    chosen = sorted(chosen, key=lambda record: not record.plan.is_router)
     results = [
         end_run(record, records, SshOptions(accept_new_host_keys=accept_new_host_keys)) for record in chosen
     ]

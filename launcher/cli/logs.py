@@ -34,18 +34,19 @@ def logs(
     from launcher.run_record import RunRecords
 
     records = RunRecords()
-    record = records.choose(run)
-    key = records.read_key(record.run_id)
+    chosen = records.choose_all(run)
+    keys = [records.read_key(record.run_id) for record in chosen]
+    plans = [record.plan for record in chosen]
     merged = merge_logs(
-        record.plan,
+        plans,
         SshOptions(accept_new_host_keys=accept_new_host_keys),
         nodes=tuple(node or ()),
         lines=lines,
         follow=follow,
         name="supervisor.log" if supervisor else "engine.log",
-        secrets=(key,) if key else (),
+        secrets=tuple(filter(None, keys)),
     )
-    width = max(len(item.name) for item in record.plan.nodes)
+    width = max(len(item.name) for plan in plans for item in plan.nodes)
     for item in merged:
         if json:
             typer.echo(json_module.dumps({"node": item.node, "line": item.line}))

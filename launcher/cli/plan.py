@@ -33,24 +33,20 @@ def plan(
     run_id: Annotated[
         str | None, typer.Option("--run-id", help="Plan for this run id instead of a new one.")
     ] = None,
-    group: Annotated[
-        int | None,
-        typer.Option("--group", metavar="N", help="Plan one group of a recipe that has several, from 1."),
-    ] = None,
     accept_new_host_keys: AcceptKeysOption = False,
     json: JsonOption = False,
 ) -> None:
     """Print exactly what `up` would run on each node: argv and environment, ready to paste.
 
     Asks the nodes for facts (paths, GIDs, addresses) and starts nothing. A plan that was written with
-    --output is carried out word for word by: sparkctl up --plan FILE. Groups behind a router are started one
-    by one: plan each with --group, up each, then run the router's command that the first group's plan names.
+    --output is carried out word for word by: sparkctl up --plan FILE
     """
     from launcher.choose_inputs import choose_inputs
     from launcher.connect import SshOptions, connect_all
+    from launcher.deployment import deployment_to_json
     from launcher.errors import UsageError
-    from launcher.launch_cluster import new_run_id, prepare
-    from launcher.plan import plan_to_json
+    from launcher.launch_cluster import prepare
+    from launcher.plan_groups import nodes_to_reach
     from launcher.plan_rules import RUN_ID_FORM, is_run_id
     from launcher.write_file import write_file
 
@@ -60,17 +56,17 @@ def plan(
             hint="leave it out: every plan gets its own",
         )
     inputs = choose_inputs(recipe=recipe, profile=profile, topology=topology, nodes=nodes, port=port)
-    with connect_all(inputs.topology.nodes, SshOptions(accept_new_host_keys=accept_new_host_keys)) as remotes:
+    nodes_asked = nodes_to_reach(inputs.recipe, inputs.topology)
+    with connect_all(nodes_asked, SshOptions(accept_new_host_keys=accept_new_host_keys)) as remotes:
         made, _ = prepare(
             inputs.recipe,
             inputs.topology,
             remotes,
-            run_id=run_id or new_run_id(),
+            run_id=run_id,
             lock=inputs.lock,
             values=inputs.values,
-            group=group,
         )
-    text = plan_to_json(made)
+    text = deployment_to_json(made)
     if output is not None:
         write_file(output, text)
         typer.echo(f"wrote {output}; carry it out with: sparkctl up --plan {output}", err=True)
@@ -78,7 +74,7 @@ def plan(
         typer.echo(text, nl=False)
     elif output is None:
         typer.echo(f"# {inputs.how}")
-        typer.echo(describe_plan(made), nl=False)
+        typer.echo("\n".join(describe_plan(part) for part in made.plans), nl=False)
 
 
 def describe_plan(made: LaunchPlan) -> str:
@@ -88,7 +84,10 @@ def describe_plan(made: LaunchPlan) -> str:
     from launcher.doctor.engine_python import image_of
     from launcher.read_yaml import show_path
 
-    lines = [f"# run {made.run_id}, rendezvous {made.rendezvous}, API {made.api.url} on {made.head.name}"]
+    part = f"{made.part}: " if made.part else ""
+    lines = [
+        f"# {part}run {made.run_id}, rendezvous {made.rendezvous}, API {made.api.url} on {made.head.name}"
+    ]
     if made.api.needs_key:
         lines.append("# the API key is generated at start and passed in a 0600 file (--config), not in argv")
     lines += [f"# up will refuse: {item} is not supported yet" for item in made.not_supported]
@@ -97,7 +96,8 @@ def describe_plan(made: LaunchPlan) -> str:
         lines += [f"# up will refuse without --unlocked: {item}" for item in made.lock.differences]
     for node in made.nodes:
         where = "this machine" if node.node.connection == "local" else (node.node.ssh.host or node.name)
-        lines += ["", f"# node {node.name} ({where}), rank {', '.join(map(str, node.ranks))}"]
+        ranks = f", rank {', '.join(map(str, node.ranks))}" if node.ranks else ""
+        lines += ["", f"# node {node.name} ({where}){ranks}"]
         lines += [f"# note: {note}" for note in node.notes]
         if node.container:
             lines.append(f"# container: this project has not run one; there: docker pull {image_of(node)}")

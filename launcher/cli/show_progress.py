@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 
 import typer
@@ -42,14 +43,14 @@ class LiveProgress:
         show_error(error)
         error.shown = True
 
-    def cluster(self, view: ClusterView, elapsed_s: float) -> None:
+    def cluster(self, views: Sequence[ClusterView], elapsed_s: float) -> None:
         if self._console.is_terminal:
             if self._live is None:
                 self._live = Live(console=self._console, refresh_per_second=5, transient=True)
                 self._live.start()
-            self._live.update(progress_table(view, elapsed_s))
+            self._live.update(progress_table(views, elapsed_s))
             return
-        for node in view.nodes.values():
+        for node in (node for view in views for node in view.nodes.values()):
             if self._shown.get(node.name) != node.text:
                 self._shown[node.name] = node.text
                 self.step(f"{node.name}: {node.text}")
@@ -68,11 +69,12 @@ class LiveProgress:
         self.close()
 
 
-def progress_table(view: ClusterView, elapsed_s: float) -> Table:
-    table = Table(title=f"run {view.plan.run_id}  {elapsed_s:.0f} s", title_justify="left")
+def progress_table(views: Sequence[ClusterView], elapsed_s: float) -> Table:
+    runs = ", ".join(view.plan.run_id for view in views)
+    table = Table(title=f"run {runs}  {elapsed_s:.0f} s", title_justify="left")
     for column in ("node", "rank", "phase", "details"):
         table.add_column(column)
-    for node in view.nodes.values():
+    for node in (node for view in views for node in view.nodes.values()):
         done = int(node.tracker.phase) * 100 // int(Phase.READY)
         frozen = " stopped (SIGSTOP)!" if node.state.get("frozen") else ""
         table.add_row(node.name, ",".join(map(str, node.plan.ranks)), f"{done:3d} %", node.text + frozen)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
 
 from launcher.call_node import ask_node
+from launcher.cluster_view import NodeView
 from launcher.launch_cluster import LaunchResult
 from launcher.plan import LaunchPlan
 from launcher.remote import Remote
@@ -21,16 +22,18 @@ CHAT_TIMEOUT_S = 120.0
 
 
 def show_ready(
-    result: LaunchResult, remotes: Mapping[str, Remote], records: RunRecords, *, as_json: bool
+    results: Sequence[LaunchResult], remotes: Mapping[str, Remote], records: RunRecords, *, as_json: bool
 ) -> None:
-    """A chat request gives tokens/s; then the table. `as_json`: the same facts as one object."""
-    plan = result.record.plan
+    """A chat request gives tokens/s; then the table. `as_json`: the same facts as one object. The last of
+    `results` has the API: the router's, or the only one.
+    """
+    plan = results[-1].record.plan
     key = records.read_key(plan.run_id)
     chat = chat_once(remotes[plan.head.name], plan, key)
     if as_json:
-        typer.echo(json.dumps(ready_facts(result, chat, records), indent=2))
+        typer.echo(json.dumps(ready_facts(results, chat, records), indent=2))
         return
-    typer.echo(ready_text(result, chat, records))
+    typer.echo(ready_text(results, chat, records))
 
 
 def chat_once(head: Remote, plan: LaunchPlan, key: str | None) -> dict[str, Any]:
@@ -60,17 +63,17 @@ def chat_once(head: Remote, plan: LaunchPlan, key: str | None) -> dict[str, Any]
     }
 
 
-def ready_facts(result: LaunchResult, chat: dict[str, Any], records: RunRecords) -> dict[str, Any]:
-    record, plan = result.record, result.record.plan
+def ready_facts(results: Sequence[LaunchResult], chat: dict[str, Any], records: RunRecords) -> dict[str, Any]:
+    record, plan = results[-1].record, results[-1].record.plan
     return {
-        "run_id": plan.run_id,
+        "run_id": plan.deployment or plan.run_id,
         "recipe": plan.recipe,
         "topology": plan.topology,
         "url": plan.api.url,
         "model": plan.api.served_name,
         "api_key_file": str(records.key_path(plan.run_id)) if plan.api.needs_key else None,
         "timings_s": record.timings,
-        "first_token": result.token,
+        "first_token": results[-1].token,
         "chat": chat,
         "nodes": [
             {
@@ -80,22 +83,32 @@ def ready_facts(result: LaunchResult, chat: dict[str, Any], records: RunRecords)
                 "kv_tokens": view.tracker.facts.max_total_num_tokens,
                 "weights_gb": view.tracker.facts.weight_gb,
             }
-            for view in result.view.nodes.values()
+            for _, view in _engines(results)
         ],
     }
 
 
-def ready_text(result: LaunchResult, chat: dict[str, Any], records: RunRecords) -> str:
-    plan, timings = result.record.plan, result.record.timings
+def _engines(results: Sequence[LaunchResult]) -> list[tuple[LaunchPlan, NodeView]]:
+    return [
+        (result.record.plan, view)
+        for result in results
+        if not result.record.plan.is_router
+        for view in result.view.nodes.values()
+    ]
+
+
+def ready_text(results: Sequence[LaunchResult], chat: dict[str, Any], records: RunRecords) -> str:
+    plan, timings = results[-1].record.plan, results[-1].record.timings
+    run_id = plan.deployment or plan.run_id
     ready_s = sum(timings.values())
     rows = [("node", "rank", "state", "engine")]
-    for view in result.view.nodes.values():
+    for own, view in _engines(results):
         role = "head" if view.plan.is_head else "worker"
         rows.append(
             (
                 view.name,
                 ",".join(map(str, view.plan.ranks)),
-                f"serving ({role})",
+                f"serving ({', '.join(filter(None, (own.part, role)))})",
                 f"sglang {plan.sglang_version}",
             )
         )
@@ -103,7 +116,7 @@ def ready_text(result: LaunchResult, chat: dict[str, Any], records: RunRecords) 
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    lines += ["", f"ready after {ready_s:.1f} s (engine {timings['engine_s']:.1f} s), run {plan.run_id}"]
+    lines += ["", f"ready after {ready_s:.1f} s (engine {timings['engine_s']:.1f} s), run {run_id}"]
     if "failed" in chat:
         lines.append(f"chat: failed: {chat['failed']}")
     else:
@@ -112,11 +125,12 @@ def ready_text(result: LaunchResult, chat: dict[str, Any], records: RunRecords) 
             f"chat: {chat['tokens']} tokens in {chat['seconds']:.2f} s, {rate:.1f} tokens/s: "
             f"{chat['text'].strip()[:100]!r}"
         )
-    lines += ["", f"URL    {plan.api.url}/v1"]
+    router = " (sglang-router)" if plan.is_router else ""
+    lines += ["", f"URL    {plan.api.url}/v1{router}"]
     if plan.head.node.connection != "local" and plan.api.host in ("127.0.0.1", "localhost", "::1"):
         lines.append(f"       on {plan.head.name} only; from here: {tunnel_command(plan)}")
     lines.append(f"try    {curl_line(plan, records)}")
-    lines.append(f"stop   sparkctl down --run {plan.run_id}")
+    lines.append(f"stop   sparkctl down --run {run_id}")
     return "\n".join(lines)
 
 

@@ -9,6 +9,8 @@ import typer
 from launcher.cli.options import AcceptKeysOption, JsonOption, RunOption
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from launcher.cluster_status import ClusterStatus
     from launcher.dashboard.history import Figures
     from launcher.run_record import RunRecords
@@ -26,11 +28,11 @@ def status(
 ) -> None:
     """Tell serving, loading, frozen, dead or orphaned for each node, with a timed generated token.
 
-    Exit status 0 only when the cluster serves.
+    Exit status 0 only when the cluster serves, and of several groups each one and their router.
     """
     import json as json_module
 
-    from launcher.cluster_status import as_json, read_status
+    from launcher.cluster_status import as_json, read_status, worst_of
     from launcher.connect import SshOptions
     from launcher.errors import UsageError
     from launcher.run_record import RunRecords
@@ -41,14 +43,19 @@ def status(
     if all_runs:
         _list_runs(records, as_json=json)
         return
-    record = records.choose(run)
-    key = records.read_key(record.run_id)
-    found = read_status(record, key, SshOptions(accept_new_host_keys=accept_new_host_keys))
-    if json:
-        typer.echo(json_module.dumps(as_json(found), indent=2))
+    chosen = records.choose_all(run)
+    options = SshOptions(accept_new_host_keys=accept_new_host_keys)
+    found = [read_status(record, records.read_key(record.run_id), options) for record in chosen]
+    verdict = worst_of({one.verdict for one in found})
+    deployment = chosen[0].plan.deployment if len(found) > 1 else None
+    if json and deployment:
+        runs = [as_json(one) for one in found]
+        typer.echo(json_module.dumps({"deployment": deployment, "verdict": verdict, "runs": runs}, indent=2))
+    elif json:
+        typer.echo(json_module.dumps(as_json(found[0]), indent=2))
     else:
-        typer.echo(describe_status(found))
-    if found.verdict != "serving":
+        typer.echo(describe_groups(deployment, found) if deployment else describe_status(found[0]))
+    if verdict != "serving":
         raise typer.Exit(EXIT_NOT_SERVING)
 
 
@@ -80,14 +87,29 @@ def _list_runs(records: RunRecords, *, as_json: bool) -> None:
         )
 
 
-def describe_status(found: ClusterStatus) -> str:
+def describe_groups(deployment: str, found: Sequence[ClusterStatus]) -> str:
+    """Groups and their router as one: which of them does not serve stands in the first line."""
+    bad = [f"{one.part} {one.verdict}" for one in found if one.verdict != "serving"]
+    lines = [f"run {deployment} ({found[0].recipe}): {', '.join(bad) or 'serving'}"]
+    for one in found:
+        lines += [f"  {line}" for line in describe_status(one, advise=False).splitlines()]
+    if bad and found[-1].verdict == "serving":
+        lines.append("  the router answers from the groups that serve")
+    if any(one.verdict == "loading" for one in found):
+        lines.append(f"  -> sparkctl logs -f --run {deployment}")
+    elif bad:
+        lines.append(f"  -> sparkctl down --run {deployment}, then sparkctl up")
+    return "\n".join(lines)
+
+
+def describe_status(found: ClusterStatus, *, advise: bool = True) -> str:
     width = max(len(node.name) for node in found.nodes)
-    lines = [f"run {found.run_id} ({found.recipe}): {found.verdict}"]
+    part = f"{found.part}, " if found.part else ""
+    lines = [f"{part}run {found.run_id} ({found.recipe}): {found.verdict}"]
     for node in found.nodes:
         detail = f"  {node.detail}" if node.detail else ""
-        lines.append(
-            f"  {node.name.ljust(width)}  rank {','.join(map(str, node.ranks))}  {node.status}{detail}"
-        )
+        ranks = f"  rank {','.join(map(str, node.ranks))}" if node.ranks else ""
+        lines.append(f"  {node.name.ljust(width)}{ranks}  {node.status}{detail}")
     if found.probe and "token" in found.probe:
         lines.append(
             f"  token {found.probe['token']!r} generated in {found.probe['seconds'] * 1000:.0f} ms;"
@@ -105,7 +127,7 @@ def describe_status(found: ClusterStatus) -> str:
         lines += [f"  drafts  {line}" for line in describe_spec(found.speculation)]
     if found.metrics_problem:
         lines.append(f"  load    not measured: {found.metrics_problem}")
-    if found.verdict != "serving":
+    if advise and found.verdict != "serving":
         lines.append(f"  -> {_next_command(found)}")
     return "\n".join(lines)
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from launcher.choose_inputs import Inputs
     from launcher.cli.show_progress import LiveProgress
-    from launcher.launch_cluster import Facts
-    from launcher.plan import LaunchPlan
+    from launcher.deployment import Deployment
+    from launcher.launch_cluster import Facts, Stopwatch
     from launcher.remote import Remote
     from launcher.topology import Node
 
@@ -74,30 +74,29 @@ def up(
     from launcher.cli.show_progress import LiveProgress
     from launcher.cli.show_run import show_ready
     from launcher.connect import SshOptions, connect_all
+    from launcher.deployment import deployment_from_json
     from launcher.doctor.check_names import known_checks
-    from launcher.doctor.run_doctor import collective_before_launch, quick_findings
     from launcher.errors import Interrupted
-    from launcher.launch_cluster import Stopwatch, check, launch, refuse
-    from launcher.plan import plan_from_json
+    from launcher.launch_cluster import Stopwatch, launch
+    from launcher.plan_groups import nodes_to_reach
     from launcher.preflight import LOCK_CHECK
-    from launcher.registry.ask_nodes import lock_findings
     from launcher.run_record import RunRecords
 
     # A launch that is told to end (kill, a service manager) ends what it started, as with Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     stopwatch = Stopwatch(clock=time.monotonic)
     records = RunRecords()
-    source: LaunchPlan | Inputs
+    source: Deployment | Inputs
     if plan is not None:
         _refuse_with_plan(nodes, recipe, profile, topology, port, no_api_key)
-        source = plan_from_json(_read(plan), source=str(plan))
-        targets: tuple[Node, ...] = tuple(node.node for node in source.nodes)
+        source = deployment_from_json(_read(plan), source=str(plan))
+        targets: tuple[Node, ...] = source.nodes
     else:
         source = _with_key_rule(
             choose_inputs(recipe=recipe, profile=profile, topology=topology, nodes=nodes, port=port),
             no_api_key,
         )
-        targets = source.topology.nodes
+        targets = nodes_to_reach(source.recipe, source.topology)
     skipped = known_checks((*(skip or ()), *((LOCK_CHECK,) if unlocked else ())))
     with (
         LiveProgress() as progress,
@@ -105,42 +104,66 @@ def up(
     ):
         made, facts = _make_plan(source, remotes, progress, replace=replace)
         stopwatch.lap("plan_s")
-        check(made, facts, progress, skip=skipped)
         inputs = source if isinstance(source, Inputs) else None
-        refuse(quick_findings(made, inputs, facts, remotes, clock=time.time), progress, skip=skipped)
-        refuse(lock_findings(made, remotes), progress, skip=skipped)
-        stopwatch.lap("doctor_s")
-        probed = collective_before_launch(made, remotes, skip=skipped, tell=progress.step)
-        refuse(probed, progress, skip=skipped)
-        stopwatch.lap("collective_s")
-        result = launch(made, remotes, records, progress, stopwatch, skip=skipped)
+        _check_all(made, inputs, facts, remotes, progress, stopwatch, skipped)
+        results = launch(made, remotes, records, progress, stopwatch, skip=skipped)
         progress.close()
         try:
-            show_ready(result, remotes, records, as_json=json)
+            show_ready(results, remotes, records, as_json=json)
         except KeyboardInterrupt:
-            typer.echo(detached_text(made.run_id), err=True)
+            typer.echo(detached_text(made.id), err=True)
             raise typer.Exit(Interrupted.exit_code) from None
         if follow:
-            follow_cluster(result.record, remotes, records, progress)
+            follow_cluster([result.record for result in results], remotes, records, progress)
+
+
+def _check_all(
+    made: Deployment,
+    inputs: Inputs | None,
+    facts: Facts,
+    remotes: Mapping[str, Remote],
+    progress: LiveProgress,
+    stopwatch: Stopwatch,
+    skip: tuple[str, ...],
+) -> None:
+    """Everything that would fail later; each group is asked as the cluster that it is."""
+    import time
+
+    from launcher.deployment import of_plan
+    from launcher.doctor.run_doctor import collective_before_launch, quick_findings
+    from launcher.launch_cluster import check, refuse
+    from launcher.registry.ask_nodes import lock_findings
+
+    for plan in made.plans:
+        check(plan, of_plan(plan, facts), progress, skip=skip)
+    for plan in made.groups:
+        own_facts, own = of_plan(plan, facts), of_plan(plan, remotes)
+        refuse(quick_findings(plan, inputs, own_facts, own, clock=time.time), progress, skip=skip)
+        refuse(lock_findings(plan, own), progress, skip=skip)
+    stopwatch.lap("doctor_s")
+    for plan in made.groups:
+        probed = collective_before_launch(plan, of_plan(plan, remotes), skip=skip, tell=progress.step)
+        refuse(probed, progress, skip=skip)
+    stopwatch.lap("collective_s")
 
 
 def _make_plan(
-    source: LaunchPlan | Inputs, remotes: Mapping[str, Remote], progress: LiveProgress, *, replace: bool
-) -> tuple[LaunchPlan, Facts]:
+    source: Deployment | Inputs, remotes: Mapping[str, Remote], progress: LiveProgress, *, replace: bool
+) -> tuple[Deployment, Facts]:
     """The plan to carry out, and fresh facts of its nodes. With `replace`, earlier runs are ended on the
     way.
     """
+    from launcher.deployment import Deployment
     from launcher.gather_facts import gather_facts, probes_for_plan
-    from launcher.launch_cluster import end_earlier_runs, new_run_id, prepare, require_facts
-    from launcher.plan import LaunchPlan
+    from launcher.launch_cluster import end_earlier_runs, prepare, require_facts
     from launcher.small_models import make_what_is_missing
 
     facts: Facts
-    if isinstance(source, LaunchPlan):
-        progress.step(
-            f"carrying out plan {source.run_id}: recipe {source.recipe} on topology {source.topology}"
-        )
-        made, facts = source, require_facts(gather_facts(remotes, probes_for_plan(source), progress.step))
+    if isinstance(source, Deployment):
+        first = source.plans[0]
+        progress.step(f"carrying out plan {source.id}: recipe {first.recipe} on topology {first.topology}")
+        probes = tuple(probe for plan in source.plans for probe in probes_for_plan(plan))
+        made, facts = source, require_facts(gather_facts(remotes, probes, progress.step))
     else:
         progress.step(f"{source.how}; asking {len(remotes)} node(s)")
         if source.is_embedded:
@@ -149,14 +172,15 @@ def _make_plan(
             source.recipe,
             source.topology,
             remotes,
-            run_id=new_run_id(),
+            run_id=None,
             tell=progress.step,
             lock=source.lock,
             values=source.values,
         )
     if replace and any(own.live_runs for own in facts.values()):
         end_earlier_runs(facts, remotes, progress)
-        facts = require_facts(gather_facts(remotes, probes_for_plan(made)))
+        probes = tuple(probe for plan in made.plans for probe in probes_for_plan(plan))
+        facts = require_facts(gather_facts(remotes, probes))
     return made, facts
 
 
@@ -169,6 +193,13 @@ def _with_key_rule(inputs: Inputs, no_api_key: bool) -> Inputs:
     from launcher.errors import UsageError
 
     server = inputs.recipe.server
+    if not server.is_loopback and inputs.recipe.parallelism.groups > 1 and not no_api_key:
+        raise UsageError(
+            f"server.host must be a loopback address for several groups, got {server.host}: the router has"
+            f" no key (recipe {inputs.recipe.name})",
+            hint="set server.host: 127.0.0.1 and take the tunnel that `up` prints,"
+            " or confirm it: sparkctl up --no-api-key",
+        )
     if server.is_loopback or (server.api_key == "auto" and not no_api_key):
         return inputs
     if not no_api_key:

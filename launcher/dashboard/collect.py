@@ -68,7 +68,9 @@ class Collector:
             return
         self._seen = stamps
         readable = [
-            record for record in self._records.load_readable() if self._run_id in (None, record.run_id)
+            record
+            for record in self._records.load_readable()
+            if self._run_id in (None, record.run_id, record.plan.deployment) and not record.plan.is_router
         ]
         unreadable = {run_id: error.message for run_id, error in self._records.unreadable().items()}
         found = {record.run_id: record for record in readable if record.status in ("starting", "ready")}

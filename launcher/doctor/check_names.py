@@ -45,6 +45,11 @@ LAUNCH_CHECKS = {
         "the engine starts without it: no rank reports, no Engram rows, no audit",
         "sparkctl install, or pip install --no-deps sparkctl there",
     ),
+    "router": (
+        "where the router of several groups runs, paths.engine has the sglang-router that is known",
+        "the groups load for minutes, and nothing stands before them",
+        "pip install --no-deps sglang-router there, with the version that the finding prints",
+    ),
     "model": (
         "the checkpoint is on the node, with every file that its index names",
         "the engine ends after minutes, when it comes to the shard that is not there",

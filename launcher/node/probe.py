@@ -35,9 +35,11 @@ def probe(
     engine_runtime: str,
     engine_python: str | None,
     packed: dict[str, Any] | None = None,
+    router: bool = False,
 ) -> dict[str, Any]:
     """`ports`: [[host, port], ...] that must be free. `paths` as in the topology, `~` of this node's user.
-    `packed`: the Engram files to look for, {"path" (absolute, or below paths.engram), "ranks", "tp"}."""
+    `packed`: the Engram files to look for, {"path" (absolute, or below paths.engram), "ranks", "tp"}.
+    `router`: tell sglang-router's version too."""
     expanded = {key: str(Path(value).expanduser()) for key, value in paths.items() if value}
     python = engine_python or f"{paths['engine']}/bin/python"
     model = _model(model_path, expanded.get("models")) if model_path else None
@@ -63,7 +65,7 @@ def probe(
         ],
         "model": model,
         "packed": packed_facts(**packed, model=model) if packed is not None else None,
-        "engine": _engine(engine_runtime, str(Path(python).expanduser())),
+        "engine": _engine(engine_runtime, str(Path(python).expanduser()), router=router),
     }  # fmt: skip
 
 
@@ -218,7 +220,7 @@ def _model(model_path: str, models: str | None) -> dict[str, Any]:
     return facts
 
 
-def _engine(runtime: str, python: str) -> dict[str, Any]:
+def _engine(runtime: str, python: str, *, router: bool = False) -> dict[str, Any]:
     """Versions from the metadata on disk: importing the engine would take seconds."""
     if runtime == "docker":
         docker = shutil.which("docker")
@@ -227,13 +229,17 @@ def _engine(runtime: str, python: str) -> dict[str, Any]:
     if not os.access(python, os.X_OK):
         facts["problem"] = f"there is no {python}"
         return facts
-    facts.update(_versions_on_disk(Path(python)) or _versions_from_interpreter(python))
+    facts.update(_versions_on_disk(Path(python)) or _versions_from_interpreter(python, PACKAGES))
+    if router and facts["problem"] is None:
+        found = _versions_from_interpreter(python, (ROUTER,))
+        facts.update(sglang_router=found.get(ROUTER), problem=found.get("problem"))
     if facts["problem"] is None and facts["sglang"] is None:
         facts["problem"] = f"{python} has no sglang"
     return facts
 
 
 PACKAGES = ("sglang", "sparkctl", "torch")
+ROUTER = "sglang-router"
 
 
 def _versions_on_disk(python: Path) -> dict[str, str] | None:
@@ -248,13 +254,13 @@ def _versions_on_disk(python: Path) -> dict[str, str] | None:
     return found
 
 
-def _versions_from_interpreter(python: str) -> dict[str, str | None]:
+def _versions_from_interpreter(python: str, packages: tuple[str, ...]) -> dict[str, str | None]:
     code = (
         "import importlib.metadata as m, json\n"
         "def v(n):\n"
         " try: return m.version(n)\n"
         " except m.PackageNotFoundError: return None\n"
-        f"print(json.dumps({{n: v(n) for n in {PACKAGES!r}}}))"
+        f"print(json.dumps({{n: v(n) for n in {packages!r}}}))"
     )
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30)
     if done.returncode != 0:

@@ -132,6 +132,10 @@ class Supervisor:
         name, is_head = self.node["name"], self.node["is_head"]
         return Peers(node=name, token=self._token(), is_head=is_head, **heartbeat)
 
+    @property
+    def _runs(self) -> str:
+        return str(self.node.get("runs", "engine"))
+
     def _token(self) -> str:
         return str(self.node["token"])
 
@@ -225,14 +229,14 @@ class Supervisor:
         try:
             pid, status = os.waitpid(self.engine.pid, os.WNOHANG)
         except ChildProcessError:
-            return {"kind": "engine", "what": "the engine's main process is gone"}
+            return {"kind": "engine", "what": f"the {self._runs}'s main process is gone"}
         if pid == 0:
             self._reap_orphan()
             return None
         self.engine.returncode = os.waitstatus_to_exitcode(status)
         return {
             "kind": "engine",
-            "what": "the engine's main process ended",
+            "what": f"the {self._runs}'s main process ended",
             "pid": pid,
             **describe_wait_status(status),
         }

@@ -36,7 +36,7 @@ def test_a_killed_scheduler_and_its_neighbours_echo() -> None:
     end(view, "node-0", 5.1, "engine", "the engine's main process ended", signal=9)
     end(view, "node-1", 5.2, "peer", "node node-2 ended: sglang::scheduler_TP2 ended", peer="node-2")
     report = report_of(view)
-    assert (report.node, report.rank, report.exit_text) == ("node-2", 2, "killed by SIGKILL")
+    assert (report.node, report.who, report.exit_text) == ("node-2", "rank 2", "killed by SIGKILL")
     assert "sglang::scheduler_TP2 ended (killed by SIGKILL)" in report.message.splitlines()[0]
     assert "reset" not in report.message.lower() and "dmesg" in report.hint
 
@@ -64,7 +64,7 @@ def test_the_log_names_the_rank_that_had_an_error_of_its_own() -> None:
     end(view, "node-0", 5.0, "engine", "the engine's main process ended", signal=9)
     end(view, "node-1", 5.1, "peer", "node node-0 ended: the engine's main process ended", peer="head")
     report = report_of(view)
-    assert (report.node, report.rank) == ("node-1", 1)
+    assert (report.node, report.who) == ("node-1", "rank 1")
     assert "3 shard file(s) missing" in report.cause and "its log shows the first error" in report.what
     assert report.exit_text == ""  # it was ended by its supervisor, which proves nothing
 
@@ -78,7 +78,7 @@ def test_a_killed_head_whose_workers_end_was_seen_first() -> None:
     end(view, "node-1", 5.0, "engine", "the engine's main process ended", signal=9)
     end(view, "node-0", 5.1, "engine", "the engine's main process ended", signal=9)
     report = report_of(view)
-    assert (report.node, report.rank) == ("node-0", 0)
+    assert (report.node, report.who) == ("node-0", "rank 0")
     assert report.what.startswith("the engine's main process ended (killed by SIGKILL); node-1: ")
     assert "first error" not in report.message
 
@@ -89,7 +89,7 @@ def test_a_frozen_rank_is_its_own_cause() -> None:
     end(view, "node-1", 5.0, "frozen", "sglang::scheduler_TP1 stayed stopped (SIGSTOP) for 10 s", pid=101)
     end(view, "node-0", 5.1, "peer", "node node-1 ended: ...", peer="node-1")
     report = report_of(view)
-    assert (report.node, report.rank, report.cause) == ("node-1", 1, "")
+    assert (report.node, report.who, report.cause) == ("node-1", "rank 1", "")
     assert "SIGSTOP" in report.message and "who stopped pid 101" in report.hint
 
 
@@ -101,7 +101,7 @@ def test_an_unplugged_node() -> None:
     tell(view, "node-0", late_s, quiet_peers=["node-2"])
     say(view, "node-0", late_s, *RESET)
     report = report_of(view, late_s)
-    assert (report.node, report.rank, report.cause) == ("node-2", 2, "")
+    assert (report.node, report.who, report.cause) == ("node-2", "rank 2", "")
     assert "no sign of life" in report.message and "cable" in report.hint
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from launcher.compose_recipe import load_recipe
+from launcher.deployment import deployment_from_json, deployment_to_json
 from launcher.find_recipe import shipped_recipes, shipped_topologies
-from launcher.make_plan import make_plan
-from launcher.plan import plan_from_json, plan_to_json
+from launcher.make_deployment import make_deployment
+from launcher.plan_groups import nodes_to_reach
 from launcher.read_topology import read_topology
 from launcher.recipe import Recipe
 from launcher.topology import Topology, local_topology
-from tests.launcher.make_facts import all_facts
+from tests.launcher.make_facts import make_facts
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "plans"
 RUN_ID = "20260101-000000-0000"
@@ -58,14 +59,15 @@ def test_every_shipped_recipe_has_a_topology() -> None:
 
 @pytest.mark.parametrize(("recipe", "topology"), CASES, ids=[golden_name(*case) for case in CASES])
 def test_golden_plan(recipe: Recipe, topology: Topology) -> None:
-    plan = make_plan(recipe, topology, all_facts(topology, recipe), run_id=RUN_ID)
-    text = plan_to_json(plan)
+    facts = {node.name: make_facts(node, recipe) for node in nodes_to_reach(recipe, topology)}
+    plan = make_deployment(recipe, topology, facts, run_id=RUN_ID)
+    text = deployment_to_json(plan)
     path = GOLDEN / f"{golden_name(recipe, topology)}.json"
     if os.environ.get("SPARKCTL_WRITE_GOLDEN") == "1":
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert text == path.read_text(), f"the plan differs from {path.name}; see this file's first lines"
-    assert plan_from_json(text) == plan
+    assert deployment_from_json(text) == plan
 
 
 def test_no_golden_plan_is_left_over() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +38,13 @@ def merged(
 ) -> list[NodeLine]:
     return list(
         merge_logs(
-            plan, SshOptions(), nodes=nodes, lines=lines, follow=follow, name="engine.log", secrets=(SECRET,)
+            [plan],
+            SshOptions(),
+            nodes=nodes,
+            lines=lines,
+            follow=follow,
+            name="engine.log",
+            secrets=(SECRET,),
         )
     )
 
@@ -88,7 +93,7 @@ def test_one_node_without_a_log_does_not_hide_the_others(tmp_path: Path) -> None
     found = []
     with pytest.raises(PreflightRefused, match=r"this node has no engine\.log") as caught:
         for item in merge_logs(
-            plan, SshOptions(), nodes=(), lines=0, follow=True, name="engine.log", secrets=()
+            [plan], SshOptions(), nodes=(), lines=0, follow=True, name="engine.log", secrets=()
         ):
             found.append(item.line)
     assert found == ["here"] and caught.value.node == "node-1"
@@ -104,9 +109,8 @@ def test_following_ends_with_the_run_and_misses_no_line(tmp_path: Path) -> None:
     run = NodeRun(Path(plan.head.state_path))
     plan = replace(plan, nodes=plan.nodes[:1], run_id=run.run_id)
     run.start("exit-3")
-    started = time.monotonic()
-    found = [item.line for item in merged(plan, follow=True)]
-    assert found[-1].endswith("ValueError: a reason") and time.monotonic() - started < 10
+    found = [item.line for item in merged(plan, follow=True)]  # and it ends at all
+    assert found[-1].endswith("ValueError: a reason")
 
 
 def test_following_ends_when_the_supervisor_was_killed(tmp_path: Path) -> None:

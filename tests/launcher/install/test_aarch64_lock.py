@@ -30,7 +30,7 @@ def resolved() -> dict[str, tuple[str, str]]:
 def test_the_lock_has_the_resolved_names_and_versions() -> None:
     locked = read_lock(read_lock_file("sglang-0.5.23-aarch64-cp312"))
     expected = {name: version for name, (version, _) in resolved().items()}
-    assert len(expected) == 208
+    assert len(expected) == 209
     assert {name: version for name, (version, _) in locked.items()} == expected
 
 

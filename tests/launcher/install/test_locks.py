@@ -15,7 +15,7 @@ from launcher.node.install_wheels import by_hash, read_lock
 def test_the_engine_for_sparks_is_locked_with_hashes() -> None:
     assert shipped_locks() == ("sglang-0.5.23-aarch64-cp312",)
     packages = read_lock(read_lock_file("sglang-0.5.23-aarch64-cp312"))
-    assert len(packages) == 208
+    assert len(packages) == 209
     assert packages["sglang"][0] == "0.5.23"
     assert all(len(hashes) == 1 for _, hashes in packages.values())
 
