@@ -10,13 +10,15 @@ from typing import Any
 
 from launcher.results.reference import ReferenceRow
 from launcher.results.run_directory import PLOTS
-from launcher.results.summary import CellSummary, Summary
+from launcher.results.summary import CellSummary, Percentiles, Summary
 
 _SIZE_INCHES = (6.4, 4.0)
 MAX_SERIES = 12
 # Prompts of one kind differ by some tokens; that is no dependence on context. Other suites choose theirs.
 _CONTEXT_RANGE, _CHOSEN_CONTEXT_RANGE = 4, 1.5
 _CHOOSE_NO_CONTEXT = ("decode", "soak")
+# Their cases are what is compared: a wait there comes from other requests, or from the cache, not the length.
+_CASES_TELL = ("mixed", "prefix")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ def draw_plots(summary: Summary, references: Sequence[ReferenceRow]) -> tuple[Pl
             cells = [cell for cell in summary.cells_to_read() if cell.suite == suite]
             drawn += [
                 _throughput(suite, cells, references),
-                _ttft(suite, cells, references),
+                _waits(suite, cells) if suite in _CASES_TELL else _ttft(suite, cells, references),
                 _latencies(suite, cells),
             ]
     return tuple(plot for plot in drawn if plot is not None)
@@ -56,7 +58,7 @@ def _throughput(suite: str, cells: Sequence[CellSummary], references: Sequence[R
     for cell in cells:
         if cell.aggregate_tokens_per_s is not None:
             series[cell.case].append(cell)
-    if len({cell.concurrency for found in series.values() for cell in found}) < 2:
+    if not any(len(found) > 1 for found in series.values()):
         return None
     figure, axes = _axes(f"{suite}: throughput", "concurrency", "tokens/s, all streams together")
     for case, found in sorted(series.items())[:MAX_SERIES]:
@@ -110,24 +112,34 @@ def _ttft(suite: str, cells: Sequence[CellSummary], references: Sequence[Referen
     return _finish(figure, axes, f"{suite}-ttft", f"{suite}: time to first token over context")
 
 
+def _waits(suite: str, cells: Sequence[CellSummary]) -> Plot | None:
+    found = [(cell, cell.ttft_s) for cell in cells if cell.ttft_s is not None]
+    return _shares(found, f"{suite}-ttft", f"{suite}: time to first token")
+
+
 def _latencies(suite: str, cells: Sequence[CellSummary]) -> Plot | None:
-    """Median, p90 and p99 of the time between tokens, by case and concurrency."""
-    found = [cell for cell in cells if cell.itl_s is not None][: 3 * MAX_SERIES]
+    found = [(cell, cell.itl_s) for cell in cells if cell.itl_s is not None]
+    return _shares(found, f"{suite}-latency", f"{suite}: time between tokens")
+
+
+def _shares(found: Sequence[tuple[CellSummary, Percentiles]], name: str, title: str) -> Plot | None:
+    """Median, p90 and p99 by case and concurrency."""
+    found = found[: 3 * MAX_SERIES]
     if not found:
         return None
-    figure, axes = _axes(f"{suite}: time between tokens", "", "milliseconds")
-    names = [f"{cell.case} C{cell.concurrency}" for cell in found]
+    figure, axes = _axes(title, "", "milliseconds")
     for share, marker in (("p50", "o"), ("p90", "^"), ("p99", "x")):
         axes.plot(
             range(len(found)),
-            [getattr(cell.itl_s, share) * 1e3 for cell in found],
+            [getattr(seconds, share) * 1e3 for _, seconds in found],
             linestyle="none",
             marker=marker,
             label=share,
         )
+    names = [f"{cell.case} C{cell.concurrency}" for cell, _ in found]
     axes.set_xticks(range(len(found)), names, rotation=60, ha="right", fontsize=7)
     axes.set_ylim(bottom=0)
-    return _finish(figure, axes, f"{suite}-latency", f"{suite}: time between tokens")
+    return _finish(figure, axes, name, title)
 
 
 def _draw_references(axes: Any, rows: Sequence[ReferenceRow], place: Any) -> None:

@@ -82,23 +82,42 @@ def test_plots_are_images_and_repeat_byte_by_byte(run: Path, tmp_path: Path) -> 
         assert path.read_bytes() == (again / "plots" / path.name).read_bytes()
 
 
-def test_lengths_of_prefill_are_in_order_and_drawn(tmp_path: Path) -> None:
-    """256 tokens before 1024, and half an order of magnitude is a dependence on context here."""
-    lengths = {"prose": 1024, "code": 256}
+LENGTHS = {"prose": 1024, "code": 300}
+
+
+@pytest.mark.parametrize("suite", ["prefill", "mixed"])
+def test_lengths_are_in_order_and_drawn_as_their_suite_means_them(tmp_path: Path, suite: str) -> None:
+    """300 tokens before 1024. In `mixed` no length explains a wait, and no case has a second concurrency."""
     requests = [
         record.model_copy(
             update={
-                "suite": "prefill",
-                "case": f"{lengths[record.case]} tokens",
-                "prompt_tokens": lengths[record.case] + 30,
+                "suite": suite,
+                "case": f"{LENGTHS[record.case]} tokens",
+                "prompt_tokens": LENGTHS[record.case] + 30,
             }
         )
         for record in make_requests()
+        if record.concurrency == (1 if record.case == "prose" else 2)
     ]
     run = make_run(tmp_path / "run", requests=requests, samples=[], render=report.render_report)
     lines = (run / "report.md").read_text().splitlines()
     cases = [line.split("|")[1].strip() for line in lines if re.match(r"\| \d+ tokens", line)]
-    assert cases == ["256 tokens", "256 tokens", "1024 tokens", "1024 tokens"]
+    assert cases == ["300 tokens", "1024 tokens"]
+    plots = {path.name: path.read_text() for path in (run / "plots").iterdir()}
+    drawn = [f"{suite}-latency.svg", f"{suite}-ttft.svg"]
+    if suite == "prefill":  # of one concurrency there is one length only
+        assert sorted(plots) == drawn[:1]
+    else:
+        assert sorted(plots) == drawn and "300 tokens C2" in plots[drawn[1]]
+        assert "prompt tokens" not in plots[drawn[1]]
+
+
+def test_a_smaller_range_is_drawn_where_the_suite_chose_it(tmp_path: Path) -> None:
+    requests = [
+        record.model_copy(update={"suite": "prefill", "prompt_tokens": LENGTHS[record.case]})
+        for record in make_requests()
+    ]
+    run = make_run(tmp_path / "run", requests=requests, samples=[], render=report.render_report)
     assert "prompt tokens" in (run / "plots" / "prefill-ttft.svg").read_text()
 
 
