@@ -46,6 +46,7 @@ def render_report(
 
     own = tuple(row for row in references if row.protocol == facts.protocol)
     plots = draw_plots(summary, own)
+    _remove_plots(directory / PLOTS)
     if plots:
         (directory / PLOTS).mkdir(exist_ok=True)
     for plot in plots:
@@ -68,6 +69,15 @@ def render_report(
     }
     for name in (MARKDOWN, PAGE):
         write_file(directory / name, _render(name, values))
+
+
+def _remove_plots(place: Path) -> None:
+    """Of an earlier report: one that this report does not draw would be sealed with it."""
+    if place.is_dir():
+        for path in place.glob("*.svg"):
+            path.unlink()
+        if not any(place.iterdir()):
+            place.rmdir()
 
 
 def _render(name: str, values: dict[str, Any]) -> str:

@@ -10,9 +10,10 @@ import pytest
 
 from launcher.errors import UsageError
 from launcher.results import report
+from launcher.results.finish_run import finish_run
 from launcher.results.reference import SHIPPED, ReferenceRow, read_references
 from launcher.results.verify_run import verify_run
-from tests.launcher.results.make_run import make_requests, make_run
+from tests.launcher.results.make_run import make_facts, make_requests, make_run
 
 pytest.importorskip("matplotlib", reason="needs matplotlib, of the extra report")
 pytest.importorskip("jinja2", reason="needs jinja2, of the extra report")
@@ -119,6 +120,15 @@ def test_a_smaller_range_is_drawn_where_the_suite_chose_it(tmp_path: Path) -> No
     ]
     run = make_run(tmp_path / "run", requests=requests, samples=[], render=report.render_report)
     assert "prompt tokens" in (run / "plots" / "prefill-ttft.svg").read_text()
+
+
+def test_a_plot_that_is_drawn_no_more_is_gone(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", render=report.render_report)
+    before = sorted((run / "plots").iterdir())
+    (run / "plots" / "decode-old.svg").write_text(before[0].read_text())
+    finish_run(run, make_facts(), render=report.render_report, references=())
+    assert sorted((run / "plots").iterdir()) == before
+    verify_run(run)
 
 
 def test_ttft_over_context_is_drawn_where_prompts_differ_in_length(tmp_path: Path) -> None:
