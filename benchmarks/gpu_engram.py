@@ -41,6 +41,7 @@ def build(options: argparse.Namespace) -> None:
     size = replace(
         H200,
         hidden_size=4096,  # the wheel's mHC kernels without DeepGEMM take this width, not 1024
+        moe_intermediate_size=options.expert_width,
         n_routed_experts=32,
         num_experts_per_tok=6,
         dspark_n_routed_experts=32,
@@ -357,6 +358,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engram-vocab-size", type=int, default=850_000, help="24 rows a layer for each")
     parser.add_argument("--engram-layers", type=int, nargs="+", default=[1, 3])
     parser.add_argument("--extra-layers", type=int, default=0, help="before the last KV source, see deepen()")
+    parser.add_argument("--expert-width", type=int, default=256, help="three ranks need a multiple of 96")
     parser.add_argument("--pack-tp", type=int, nargs="+", default=[1])
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--buffered", action="store_true", help="the disk has no O_DIRECT")

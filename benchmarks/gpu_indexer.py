@@ -7,7 +7,7 @@ Dense is what SGLang 0.5.23 does off sm_90 and sm_100: slots of the whole capaci
 A and B alternate; every time is kept. `equal` compares the selected positions; where they differ, `ties_only`
 says whether the scores at which they differ are equal. In a dry run SGLang's scores are wrong (Triton's
 interpreter multiplies bf16 by its bits), so only `equal_to_reference` means something there. Raw JSON with
-versions goes to O/indexer.json.
+versions goes to O/indexer.json, after every case.
 """
 
 import argparse
@@ -133,8 +133,11 @@ def measure(case: dict[str, Any], repeats: int) -> dict[str, Any]:
     """Eagerly, where launches count, and on a GPU also as a CUDA graph."""
     result = alternate({"dense_s": dense, "live_s": live}, case, repeats, 1)
     if torch.cuda.is_available():
-        graphs = {"dense_s": capture(dense, case), "live_s": capture(live, case)}
-        result["in_graph"] = alternate(graphs, case, repeats, _CALLS_A_GRAPH)
+        try:
+            graphs = {"dense_s": capture(dense, case), "live_s": capture(live, case)}
+            result["in_graph"] = alternate(graphs, case, repeats, _CALLS_A_GRAPH)
+        except RuntimeError as error:  # kept: what was timed before must not be lost with it
+            result["in_graph"] = {"error": f"{type(error).__name__}: {error}"}
     return result
 
 
@@ -171,18 +174,7 @@ def main() -> None:
         for live_tokens in (1 << 12, 1 << 17)
         for ratio in (1,)
     ] + [(6, 1 << 16, 1 << 19, 2)]  # fmt: skip
-    results = []
-    for rows, live_tokens, capacity, ratio in shapes:
-        case = make_case(rows, live_tokens, capacity, ratio, device)
-        entry = {"rows": rows, "live": live_tokens, "capacity": capacity, "ratio": ratio}
-        entry |= {"compared": compare(case), "timed": measure(case, 2 if options.dry_run else 40)}
-        print(
-            {key: value for key, value in entry.items() if key != "timed"},
-            entry["timed"]["speedup"],
-            entry["timed"].get("in_graph", {}).get("speedup"),
-            flush=True,
-        )
-        results.append(entry)
+    results: list[dict[str, Any]] = []
     report = {
         "device": "cpu, interpreted" if options.dry_run else torch.cuda.get_device_name(),
         "dry_run": options.dry_run,
@@ -192,7 +184,17 @@ def main() -> None:
         "results": results,
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "indexer.json").write_text(json.dumps(report, indent=1) + "\n")
+    for rows, live_tokens, capacity, ratio in shapes:
+        case = make_case(rows, live_tokens, capacity, ratio, device)
+        entry: dict[str, Any] = {"rows": rows, "live": live_tokens, "capacity": capacity, "ratio": ratio}
+        entry |= {"compared": compare(case), "timed": measure(case, 2 if options.dry_run else 40)}
+        told = {key: value for key, value in entry.items() if key != "timed"}
+        in_graph = entry["timed"].get("in_graph", {})
+        print(told, entry["timed"]["speedup"], in_graph.get("speedup", in_graph.get("error")), flush=True)
+        results.append(entry)
+        (options.out / "indexer.json").write_text(json.dumps(report, indent=1) + "\n")
+    if any("error" in entry["timed"].get("in_graph", {}) for entry in results):
+        sys.exit("every case must run as a CUDA graph, got errors (they are in indexer.json)")
 
 
 if __name__ == "__main__":

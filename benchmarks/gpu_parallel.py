@@ -1,6 +1,7 @@
 """V4.1 at TP 1, 3 and 4 over four GPUs of one host, in one run of ten minutes; raw JSON.
 
-    python benchmarks/gpu_engram.py build --work W --pack-tp 1 3 4     once: checkpoint and packed tables
+    python benchmarks/gpu_engram.py build --work W --pack-tp 1 3 4 --expert-width 768
+                                              once: checkpoint and packed tables; 768 divides by 3 and 4 ranks
     python benchmarks/gpu_parallel.py --work W --out O                 on four GPUs
     python benchmarks/gpu_parallel.py --work W --out O --dry-run       on a CPU: a small model, few prompts
 
@@ -87,10 +88,19 @@ def make_server(options: argparse.Namespace, layout: Layout, first_gpu: int, por
             "--mem-fraction-static", "0.7", "--max-running-requests", "16", "--chunked-prefill-size", "8192",
             "--fp8-gemm-backend", "triton", "--enable-metrics", "--speculative-algorithm", "DSPARK",
             "--speculative-dspark-block-size", "5", "--cuda-graph-backend-prefill", "disabled",
+            "--max-total-tokens", "147456", "--watchdog-timeout", "1800", "--min-free-slots-delay", "1",
+            # FlashInfer's experts, autotune and fused all-reduce are compiled for minutes, and forms of the
+            # last use NVLink multicast, which not every host grants: NCCL alone, as between Sparks.
+            "--moe-runner-backend", "marlin", "--disable-flashinfer-autotune",
+            "--enforce-disable-flashinfer-allreduce-fusion", "--disable-custom-all-reduce",
         ]  # fmt: skip
         variables |= {
             "CUDA_VISIBLE_DEVICES": ",".join(str(first_gpu + idx) for idx in range(layout.tp)),
             "SPARKCTL_ENGRAM_DIR": str(options.work / f"packed-tp{layout.tp}"),
+            "NCCL_NVLS_ENABLE": "0",
+            "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+            # SGLang refuses GPUs with unequal free memory, which several engines starting at once have.
+            "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0",
             "SGLANG_ENABLE_JIT_DEEPGEMM": "0",
             "SGLANG_JIT_DEEPGEMM_PRECOMPILE": "0",
         }

@@ -132,18 +132,12 @@ def start_engines(run: Run) -> dict[str, Any]:
     for idx, layout in enumerate(layout for layout in LAYOUTS if layout.name in options.layouts):
         server = gpu_parallel.make_server(options, layout, 0, options.port + 100 * idx)
         if not options.dry_run:
-            server.command += ["--max-total-tokens", "147456"]
-            server.command += ["--moe-runner-backend", "marlin", "--disable-flashinfer-autotune"]
-            # Its kernels are compiled for minutes, and one of its forms uses NVLink multicast.
-            server.command += ["--enforce-disable-flashinfer-allreduce-fusion"]
-            server.command += ["--cuda-graph-max-bs-decode", "4", "--watchdog-timeout", "1800"]
+            server.command += ["--cuda-graph-max-bs-decode", "4"]
             for name in ("--speculative-algorithm", "--speculative-dspark-block-size"):
                 at = server.command.index(name)
                 del server.command[at : at + 2]
             if not layout.name.endswith("-disk"):
                 server.environment.pop("SPARKCTL_ENGRAM_DIR")
-            # SGLang refuses GPUs with unequal free memory, which several engines starting at once have.
-            server.environment["SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"] = "0"
             server.environment["SGLANG_TORCH_PROFILER_DIR"] = str(options.out / f"trace-{layout.name}")
         elif layout.environment:
             server.environment["SPARKCTL_SEQUENCE_PARALLEL_FROM"] = "16"
