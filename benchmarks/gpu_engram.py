@@ -169,6 +169,13 @@ def make_server(options: argparse.Namespace, side: str, spec: str, graph: str, p
     if spec == "dspark":
         command += ["--speculative-algorithm", "DSPARK", "--speculative-dspark-block-size", "5"]
     environment = dict(os.environ)
+    if options.tp > 1:
+        # NCCL alone, as between Sparks: the rivals are compiled for minutes first, and some of their forms
+        # use NVLink multicast, which not every host grants.
+        command += ["--enforce-disable-flashinfer-allreduce-fusion", "--disable-custom-all-reduce"]
+        environment["NCCL_NVLS_ENABLE"] = "0"
+        # Several engines starting at once leave the GPUs with unequal free memory, which SGLang refuses.
+        environment["SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"] = "0"
     stock = side in ("stock", "control")
     plugins = [] if stock else ["sgl_ext"]
     # The plugin has a hook of its own for the experts' order, and refuses another around the same function.
@@ -316,7 +323,7 @@ def describe(server: Server) -> dict[str, Any]:
     facts["environment"] = {
         key: value
         for key, value in server.environment.items()
-        if key.startswith(("SPARKCTL", "SGLANG", "CUDA_VIS", "GPU_REP"))
+        if key.startswith(("SPARKCTL", "SGLANG", "CUDA_VIS", "GPU_REP", "NCCL"))
     }
     text = server.log.read_text(errors="replace")
     facts["memory_lines"] = [

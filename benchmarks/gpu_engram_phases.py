@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engram_timeline import wait_for_timeline  # beside this file
+
 FIRST_TOKEN, LAST_TOKEN = 260, 3900  # ordinary pieces of the tiny tokenizer: no bytes, no special tokens
 
 
@@ -299,9 +301,35 @@ def phase_prefill(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
+def phase_timeline(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
+    """Profiled, of the side with rows from disk: one cold prompt, and cold decode of eight requests."""
+    server = pair[1]
+    model = Path(server.command[server.command.index("--model-path") + 1])
+    layers = json.loads((model / "config.json").read_text())["text_config"]["engram_layer_ids"]
+    prompts = [make_prompt(4_000_000 + idx, 64) for idx in range(8)]
+    cases: dict[str, tuple[int, Callable[[], Any]]] = {
+        "prefill": (1 << 20, lambda: generate(server, [make_prompt(4_100_000, 32768)], 1)),
+        "decode": (1 << 14, lambda: generate(server, prompts, 16, temperature=1.0)),
+    }
+    result: dict[str, Any] = {"layers": layers}
+    for name, (min_bytes, ask) in cases.items():
+        folder = options.out / f"trace-{Path(server.log).parent.name}-{name}"
+        folder.mkdir(parents=True, exist_ok=True)
+        flush(server)
+        if name == "decode":  # its prefill is not in the trace
+            generate(server, prompts, 1)
+        post(server, "/start_profile", {"output_dir": str(folder), "activities": ["GPU"]})
+        ask()
+        post(server, "/stop_profile", {})
+        result[name] = wait_for_timeline(folder, layers, min_bytes, limit_s=30)
+        print("timeline", name, {k: v for k, v in result[name].items() if k != "rows"}, flush=True)
+    return result
+
+
 PHASES: dict[str, Callable[[Pair, argparse.Namespace], dict[str, Any]]] = {
     "equality": phase_equality,
     "cached": phase_cached,
     "cold": phase_cold,
     "prefill": phase_prefill,
+    "timeline": phase_timeline,
 }

@@ -199,7 +199,7 @@ def timing(options: argparse.Namespace) -> None:
     port = iter(range(options.first_port, options.first_port + 3000, 37))
     groups: dict[str, tuple[Server, ...]] = {}
     plan = {"plain": ("stock", "ours", "ram"), "dspark": ("stock", "ours", "ram", *options.more_sides)}
-    for spec in options.spec:
+    for spec in () if options.late_only else options.spec:
         groups[spec] = tuple(
             prepare(make_server(options, side, spec, "full", next(port)), options.gpus[0])
             for side in plan[spec]
@@ -216,6 +216,7 @@ def timing(options: argparse.Namespace) -> None:
         *[(spec, phase) for phase in ("cached", "cold") for spec in options.spec],
         (options.spec[0], "prefill"),
         ("late", "prefill"),
+        ("late", "timeline"),
         ("late", "cold"),
     ]
     servers = [server for group in groups.values() for server in group]
@@ -319,15 +320,20 @@ def main() -> None:
     parser.add_argument("what", choices=("matrix", "timing", "starts"))
     add_arguments(parser)
     parser.add_argument("--gpus", nargs="+", default=["0"])
-    parser.add_argument("--first-port", type=int, default=31000, help="another where two of these run at once")
+    parser.add_argument(
+        "--first-port", type=int, default=31000, help="another where two of these run at once"
+    )
     parser.add_argument(
         "--control", action="store_true", help="also SGLang without gpu_repeatable, to see it"
     )
     parser.add_argument("--at-once", type=int, default=64, help="servers asked at the same time")
     parser.add_argument("--late-work", type=Path, help="a model whose second Engram layer is late")
+    parser.add_argument("--late-only", action="store_true", help="timing: without the other model's engines")
     parser.add_argument("--keep-files", action="store_true", help="starts: no packed file is cut off")
     parser.add_argument("--more-sides", nargs="*", default=[], help="for example ram8")
     options = parser.parse_args()
+    if options.late_only and not options.late_work:
+        parser.error("--late-only needs --late-work")
     options.work, options.out = options.work.absolute(), options.out.absolute()
     options.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))

@@ -19,14 +19,19 @@ import argparse
 import hashlib
 import json
 import os
+import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-LENGTHS = (16, 60, 127, 300, 700, 1300)  # around window 128, page 256, and more than the index's top 512
-PROMPT_ROWS, NEW_TOKENS = 12, 8
+# Below and above the window (128), above a page (256), and 2 x 512: the index leaves positions out at both
+# ratios. Few and short ones, as a CPU spends about a second on 20 of their tokens.
+LENGTHS = (40, 130, 300, 1060)
+PROMPT_ROWS, NEW_TOKENS = 24, 8
 FACTOR = 2.0  # a figure may be this often the roundings' own
 POWER = 4.0  # and a wrong row must be this far outside
 
@@ -72,7 +77,26 @@ def rows_of(answer: dict[str, Any]) -> tuple[list[int], np.ndarray]:
 
 
 # ---- write -------------------------------------------------------------------------------------------------
-def ask_cpu_engine(work: Path) -> list[tuple[list[int], np.ndarray]]:
+def keep(work: Path, name: str, key: str, make: Callable[[], list[np.ndarray]]) -> list[np.ndarray]:
+    """The arrays of `make`, one a prompt; those of an earlier write that was cut off, where it got so far."""
+    path = work / f"logits-{name}.npz"
+    if path.exists():
+        held = np.load(path)
+        if str(held["key"]) == key:
+            print(f"{name}: kept from {path}", flush=True)
+            return [held[f"a{idx}"] for idx in range(len(LENGTHS))]
+    begin = time.monotonic()
+    found = make()
+    print(f"{name}: {time.monotonic() - begin:.0f} s", flush=True)
+    part = path.with_suffix(".part")
+    with part.open("wb") as file:
+        np.savez(file, key=key, **{f"a{idx}": array for idx, array in enumerate(found)})
+    part.replace(path)
+    return found
+
+
+def ask_cpu_engine(work: Path) -> list[np.ndarray]:
+    """A prompt's array: a column with the NEW_TOKENS in its last rows, then the log-probabilities."""
     model = work / "model"
     os.environ |= {
         "SGLANG_USE_CPU_ENGINE": "1",
@@ -108,7 +132,10 @@ def ask_cpu_engine(work: Path) -> list[tuple[list[int], np.ndarray]]:
     answers = []
     for one in asked:
         sampling = one.pop("sampling_params")
-        answers.append(rows_of(engine.generate(sampling_params=sampling, **one)))
+        tokens, rows = rows_of(engine.generate(sampling_params=sampling, **one))
+        column = np.zeros((rows.shape[0], 1), np.float32)
+        column[-NEW_TOKENS:, 0] = tokens  # exact: below 2^24
+        answers.append(np.concatenate([column, rows], axis=1))
         print(f"CPU engine: {len(one['input_ids'])} tokens", flush=True)
     engine.shutdown()
     return answers
@@ -128,7 +155,8 @@ def reference_rows(model: Path, sequences: list[list[int]], span: int, *, rounde
             groups = x.float().unflatten(-1, (-1, 128))
             scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448
             x = ((groups / scale).to(torch.float8_e4m3fn).float() * scale).flatten(-2).to(x.dtype)
-        return exact(x, weight, bias)
+        # Products of bf16 are summed in fp32, as on a GPU; a CPU's own bf16 product may be far slower.
+        return exact(x.float(), weight.float(), bias).to(x.dtype)
 
     reference = ReferenceModel.load(model, torch.bfloat16 if rounded else torch.float32)
     F.linear = rounding if rounded else exact
@@ -154,21 +182,28 @@ def summarize(rows: np.ndarray) -> dict[str, float]:
 
 
 def write(options: argparse.Namespace) -> None:
-    model = options.work / "model"
-    answers = ask_cpu_engine(options.work)
-    sequences = [[*ids, *tokens] for ids, (tokens, _) in zip(prompts(), answers, strict=True)]
-    span = answers[0][1].shape[0]
-    exact = np.concatenate(reference_rows(model, sequences, span, rounded=False))
-    rounded = np.concatenate(reference_rows(model, sequences, span, rounded=True))
-    engine = np.concatenate([rows for _, rows in answers])
+    work, model = options.work, options.work / "model"
+    key = json.dumps([digest(model), LENGTHS, PROMPT_ROWS, NEW_TOKENS])
+    answers = keep(work, "engine", key, lambda: ask_cpu_engine(work))
+    tokens = [[int(token) for token in answer[-NEW_TOKENS:, 0]] for answer in answers]
+    sequences = [[*ids, *new] for ids, new in zip(prompts(), tokens, strict=True)]
+    span = answers[0].shape[0]
+    exact = np.concatenate(
+        keep(work, "exact", key, lambda: reference_rows(model, sequences, span, rounded=False))
+    )
+    rounded = np.concatenate(
+        keep(work, "rounded", key, lambda: reference_rows(model, sequences, span, rounded=True))
+    )
+    engine = np.concatenate([answer[:, 1:] for answer in answers])
     wrong = np.roll(engine, 1, axis=0)  # another position's logits: what a mistake looks like
     facts = {
-        "model_sha256": digest(model),
+        "model_sha256": json.loads(key)[0],
+        "asked": [*LENGTHS, PROMPT_ROWS, NEW_TOKENS],
         "engine_from_reference": summarize(distances(engine, exact)),
         "roundings_alone": summarize(distances(rounded, exact)),
         "roundings_same_first": float(np.mean(rounded.argmax(1) == exact.argmax(1))),
         "wrong_rows": summarize(distances(engine, wrong)),
-        "tokens": [tokens for tokens, _ in answers],
+        "tokens": tokens,
     }
     print(json.dumps(facts, indent=1))
     if facts["wrong_rows"]["median"] < POWER * FACTOR * facts["roundings_alone"]["median"]:
@@ -184,6 +219,11 @@ def compare(options: argparse.Namespace) -> None:
 
     held = np.load(options.file)
     cpu, facts = held["rows"], json.loads(str(held["facts"]))
+    if facts["asked"] != [*LENGTHS, PROMPT_ROWS, NEW_TOKENS]:
+        sys.exit(
+            f"error: {options.file} must hold this version's prompts, got {facts['asked']}\n"
+            "  -> gpu_logits.py write"
+        )
     model = options.work / "model"
     if (seen := digest(model)) != facts["model_sha256"]:
         sys.exit(
@@ -197,7 +237,6 @@ def compare(options: argparse.Namespace) -> None:
         await_ready(server, options.start_limit_s)
         result["server"] = describe(server)
         if server.error:
-            record(options.out, options.label, result)
             sys.exit(f"error: {server.name}: {server.error} ({server.log})")
         compared: list[np.ndarray] = []
         same_first: list[bool] = []
@@ -227,6 +266,7 @@ def compare(options: argparse.Namespace) -> None:
             print({k: v for k, v in result["prompts"][-1].items() if k != "row_distances"}, flush=True)
     finally:
         stop(server)
+        record(options.out, options.label, result)
     seen_rows = np.concatenate(compared)
     figures = summarize(seen_rows) | {"same_first": float(np.mean(same_first)), "rows": len(seen_rows)}
     bounds = {name: FACTOR * facts["roundings_alone"][name] for name in ("median", "p95")}
@@ -252,7 +292,12 @@ def main() -> None:
     add_arguments(parser)
     parser.set_defaults(label="logits")
     options = parser.parse_args()
-    options.work, options.out = options.work.absolute(), options.out.absolute()
+    options.work, options.out, options.file = (
+        options.work.absolute(),
+        options.out.absolute(),
+        options.file.absolute(),
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a time limit must not leave the server behind
     {"write": write, "compare": compare}[options.what](options)
 
 

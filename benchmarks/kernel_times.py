@@ -13,7 +13,7 @@ def sum_kernels(folder: Path, limit_s: float) -> dict[str, Any]:
     result: dict[str, Any] = {}
     while time.monotonic() - begin < limit_s:
         for path in sorted(folder.rglob("*.trace.json.gz")):
-            if path.name not in result and (events := _read(path)) is not None:
+            if path.name not in result and (events := read_trace(path)) is not None:
                 result[path.name] = _sum(events)
         if len(result) >= 2:
             break
@@ -21,11 +21,12 @@ def sum_kernels(folder: Path, limit_s: float) -> dict[str, Any]:
     return result
 
 
-def _read(path: Path) -> list[dict[str, Any]] | None:
+def read_trace(path: Path) -> list[dict[str, Any]] | None:
+    """Its events; None while it is still being written."""
     try:
         with gzip.open(path, "rt") as file:
             return list(json.load(file)["traceEvents"])
-    except (EOFError, OSError, ValueError):  # still being written
+    except (EOFError, OSError, ValueError):
         return None
 
 
