@@ -33,6 +33,7 @@ def find_problems(plan: LaunchPlan, facts: Mapping[str, NodeFacts]) -> tuple[Fin
         for item in plan.not_supported
     ]
     found += _evidence(plan)
+    found += _widths(plan)
     found += [
         _refuse(LOCK_CHECK, plan.head, f"{item} ({lock.file})", LOCK_HINT)
         for lock in ((plan.lock,) if plan.lock else ())
@@ -66,6 +67,21 @@ def _evidence(plan: LaunchPlan) -> Iterator[Finding]:
         evidence=f"nobody has reported a run of recipe {plan.recipe} on such machines ({notes}); the engine "
         "checks the extension's hooks and kernels at boot, and ends by name where one fails",
         fix="sparkctl logs --follow shows it; when it serves: sparkctl bench, then sparkctl results publish",
+    )
+
+
+def _widths(plan: LaunchPlan) -> Iterator[Finding]:
+    """Boot proves that the hooks are in place and the ranks' cost tables equal, not that a GPU computes the
+    same text with them."""
+    if plan.runtime == "cpu" or "SPARKCTL_SPEC" not in plan.head.environment:
+        return
+    yield Finding(
+        level="warn",
+        check="draft-widths",
+        node=plan.head.name,
+        evidence="extensions.dspark.width: auto has run on the CPU engine only (not run on a GPU); until"
+        " sparkctl tune spec has measured a cost table, requests verify whole blocks as in SGLang",
+        fix='compare greedy replies with custom_params {"spec": "off"} and without; width: block undoes it',
     )
 
 

@@ -133,8 +133,8 @@ def _extension_environment(recipe: Recipe, engram_path: str, state_path: str) ->
 def not_supported_yet(recipe: Recipe) -> tuple[str, ...]:
     """What the recipe asks for and this version of sparkctl cannot carry out: `up` refuses it by name."""
     extensions, found = recipe.extensions, []
-    if extensions.dspark.width == "auto" and recipe.engine.runtime != "cpu":
-        found.append("extensions.dspark.width: auto (its hooks have run on the CPU engine only)")
+    if extensions.dspark.width == "auto" and recipe.engine.runtime == "docker":
+        found.append("extensions.dspark.width: auto in a container (its cost table does not get there)")
     if recipe.parallelism.sequence_parallel != "off" and recipe.engine.runtime != "cpu":
         found.append(
             f"parallelism.sequence_parallel: {recipe.parallelism.sequence_parallel} ({_NO_SPLIT_ROWS_ON_GPU})"

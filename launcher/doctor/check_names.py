@@ -20,6 +20,11 @@ LAUNCH_CHECKS = {
         "what the machine cannot do shows at boot: hooks and kernels are checked there, and end it by name",
         "sparkctl logs has the message of a rank that ended; once it serves: sparkctl results publish",
     ),
+    "draft-widths": (
+        "widths of drafts are decided on an engine that has done so before (extensions.dspark.width)",
+        "boot proves the hooks and that the cost tables are equal, not that a GPU computes the same text",
+        'compare greedy replies with custom_params {"spec": "off"} and without, or set width: block',
+    ),
     "earlier-run": (
         "no earlier run lives on the node",
         "it holds memory and ports, and a new worker may join its old head",

@@ -222,16 +222,19 @@ def test_option_words(value: Any, words: list[str]) -> None:
     assert option_words("x", value) == words
 
 
-def test_the_width_of_drafts_is_decided_on_the_cpu_engine_only() -> None:
+def test_the_width_of_drafts_is_decided_where_its_cost_table_gets_to() -> None:
     dspark = {"dspark": {"enabled": True, "width": "auto", "verify": "compact"}}
-    plan = plan_of(make_recipe(extensions=dspark, engine={"runtime": "cpu"}))
-    assert plan.not_supported == ()
-    for node in plan.nodes:
-        assert node.environment["SPARKCTL_SPEC"] == "1"
-        assert node.environment["SGLANG_RAGGED_VERIFY_MODE"] == "compact"
-        assert node.environment["SPARKCTL_SPEC_TABLE"] == f"{node.state_path}/cost-tables/{plan.recipe}.json"
-    (reason,) = plan_of(make_recipe(extensions=dspark, engine={"runtime": "venv"})).not_supported
-    assert "extensions.dspark.width: auto" in reason
+    for runtime in ("cpu", "venv"):
+        plan = plan_of(make_recipe(extensions=dspark, engine={"runtime": runtime}))
+        assert plan.not_supported == ()
+        for node in plan.nodes:
+            table = f"{node.state_path}/cost-tables/{plan.recipe}.json"
+            assert node.environment["SPARKCTL_SPEC"] == "1"
+            assert node.environment["SGLANG_RAGGED_VERIFY_MODE"] == "compact"
+            assert node.environment["SPARKCTL_SPEC_TABLE"] == table
+    image = {"runtime": "docker", "image": "sparkctl@sha256:" + "0" * 64}
+    (reason,) = plan_of(make_recipe(extensions=dspark, engine=image)).not_supported
+    assert "extensions.dspark.width: auto in a container" in reason
 
 
 def test_plan_survives_json() -> None:

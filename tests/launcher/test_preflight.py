@@ -173,3 +173,20 @@ def test_a_recipe_for_gpus_that_nobody_ran_is_said_to_be_so() -> None:
         plan = replace(plan_of(recipe, topology), values=recipe)
         facts = {item.name: make_facts(item, recipe) for item in topology.nodes}
         assert [(item.check, item.level) for item in find_problems(plan, facts)] == wanted
+
+
+def test_widths_that_no_gpu_has_decided_are_said_to_be_so() -> None:
+    topology = make_topology()
+    for runtime, width, wanted in (
+        ("venv", "auto", ["draft-widths"]),
+        ("venv", "block", []),
+        ("cpu", "auto", []),
+    ):
+        dspark = {"dspark": {"enabled": True, "width": width}}
+        recipe = make_recipe(
+            parallelism={"nodes": 2, "tp": 2}, engine={"runtime": runtime}, extensions=dspark
+        )
+        facts = {item.name: make_facts(item, recipe) for item in topology.nodes}
+        found = find_problems(plan_of(recipe, topology), facts)
+        assert [item.check for item in found if item.level == "warn"] == wanted
+        assert not [item for item in found if item.level == "refuse"]
