@@ -16,12 +16,10 @@ START_TIMEOUT_S = 30.0
 
 def start_nodes(plan: LaunchPlan, remotes: Mapping[str, Remote], *, token: str, api_key: str | None) -> None:
     """Start the head first, then the workers at once: of two launches at the same moment the one that gets
-    the
-    head wins, and the other has started nothing.
+    the head wins, and the other has started nothing.
 
     Raises the error of the first node that failed, after everything was ended again: also on nodes whose
-    answer
-    did not come, or whose start is still on its way (Ctrl-C).
+    answer did not come, or whose start is still on its way (Ctrl-C).
     """
     tried = {plan.head.name}
     try:

@@ -47,8 +47,7 @@ Facts = Mapping[str, NodeFacts]
 
 PUMP_S = 0.1
 # After the first sign of a failure: time for the other nodes' signs to arrive, and then for the last log
-# lines of
-# those that ended.
+# lines of those that ended.
 SETTLE_S = 0.4
 LAST_LINES_S = 1.2
 GIVE_UP_S = 30.0

@@ -32,9 +32,8 @@ DRAIN_S = 2.5
 
 
 def run_ports(run_id: str) -> tuple[int, int]:
-    """Rendezvous and heartbeat port of a run: the same for the same id, different for two runs in a row,
-    so that
-    a worker of an old run never meets the head of a new one."""
+    """Rendezvous and heartbeat port of a run: the same for the same id, different for two runs in a row, so
+    that a worker of an old run never meets the head of a new one."""
     digest = int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4], "big")
     first = FIRST_PORT + PORT_BLOCK * (digest % NUM_BLOCKS)
     return first, first + PORT_BLOCK - 1

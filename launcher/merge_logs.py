@@ -40,9 +40,8 @@ def merge_logs(plans: Sequence[LaunchPlan], options: SshOptions, *, nodes: tuple
                follow: bool, name: str, secrets: tuple[str, ...]) -> Iterator[NodeLine]:  # fmt: skip
     """Yields until every log is at its end; with `follow` until the run ended on every node.
 
-    Secrets are masked here too, though the node wrote them masked. Raises the first node's error at the
-    end, after
-    the other nodes' lines were given.
+    Secrets are masked here too, though the node wrote them masked. Raises the first node's error at the end,
+    after the other nodes' lines were given.
     """
     everything = [(plan.run_id, node) for plan in plans for node in plan.nodes]
     chosen = [(run_id, node) for run_id, node in everything if not nodes or node.name in nodes]
