@@ -186,8 +186,8 @@ def _http(
 
 
 def server_info(head: Remote, plan: LaunchPlan, key: str | None) -> dict[str, Any]:
-    """A few of the engine's own words. /server_info holds the API key three times, so nothing else is
-    kept.
+    """A few of the engine's own words.
+    /server_info holds the API key three times, so nothing else is kept.
     """
     reply = _http(head, plan, key, "GET", "/server_info")
     if reply.get("status") != 200:

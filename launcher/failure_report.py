@@ -1,5 +1,5 @@
-"""Pure: turn the view of a failed cluster into what a person needs: node, rank, exit status, cause, next
-command.
+"""Pure: turn the view of a failed cluster into what a person needs:
+node, rank, exit status, cause, next command.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _exits(view: ClusterView) -> dict[RankLabel, ExitInfo]:
 
 
 def _may_have_cause(node: NodeView) -> bool:
-    """A node that froze, vanished or was never started has no cause in its log: what stands there came
-    after.
+    """A node that froze, vanished or was never started has no cause in its log:
+    what stands there came after.
     """
     return (node.end or {}).get("kind") in (*ENGINE_KINDS, *SECONDARY_ENDS)
 

@@ -1,5 +1,5 @@
-"""The main job: facts -> checks -> plan -> start -> first token. Reports through `Progress`; prints
-nothing.
+"""The main job: facts -> checks -> plan -> start -> first token.
+Reports through `Progress`; prints nothing.
 """
 
 from __future__ import annotations
@@ -256,8 +256,8 @@ def _note_failure(records: RunRecords, record: RunRecord, note: str, watch_time:
 
 
 def await_ready(watches: Sequence[ClusterWatch], progress: Progress) -> list[str]:
-    """The first token of each, once every rank's process lives too. Raises RankDied, RunStopped or
-    NotReady.
+    """The first token of each, once every rank's process lives too.
+    Raises RankDied, RunStopped or NotReady.
     """
     clock = watches[0].clock
     started_s = clock()
@@ -328,8 +328,8 @@ def raise_if_failed(watch: ClusterWatch) -> None:
 
 
 class SilenceWatch:
-    """Tells once about each node that we hear nothing of; gives up when that is so for all of them, for
-    long.
+    """Tells once about each node that we hear nothing of;
+    gives up when that is so for all of them, for long.
     """
 
     def __init__(self, watch: ClusterWatch, progress: Progress) -> None:

@@ -1,5 +1,5 @@
-"""Pure: recipe + topology + facts of the nodes + a run id -> LaunchPlan. No clock, network, disk or
-randomness.
+"""Pure: recipe + topology + facts of the nodes + a run id -> LaunchPlan.
+No clock, network, disk or randomness.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def make_plan(
     lock: LockPlan | None = None,
     values: Recipe | None = None,
 ) -> LaunchPlan:
-    """Raises ConfigError when recipe and topology do not fit, PreflightRefused when a node's fabric cannot
-    be resolved.
+    """Raises ConfigError when recipe and topology do not fit,
+    PreflightRefused when a node's fabric cannot be resolved.
     """
     check_fit(recipe, topology)
     recipe, chunk_note = with_chosen_chunk(recipe)

@@ -23,8 +23,8 @@ STRICT = ConfigDict(extra="forbid")  # a key of a plan file that nobody reads is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiPlan:
-    """The OpenAI API that the head serves. `needs_key`: a key is generated and every request must carry
-    it.
+    """The OpenAI API that the head serves.
+    `needs_key`: a key is generated and every request must carry it.
     """
 
     __pydantic_config__ = STRICT

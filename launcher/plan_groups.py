@@ -18,8 +18,8 @@ def place(address: str, port: int) -> str:
 
 
 def one_group(recipe: Recipe, address: str) -> Recipe:
-    """The recipe as one group's engine sees it: its own nodes only, and an API that the router reaches at
-    `address`."""
+    """The recipe as one group's engine sees it:
+    its own nodes only, and an API that the router reaches at `address`."""
     parallel = recipe.parallelism
     if parallel.groups == 1:
         return recipe

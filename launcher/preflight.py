@@ -71,8 +71,8 @@ def _evidence(plan: LaunchPlan) -> Iterator[Finding]:
 
 
 def _widths(plan: LaunchPlan) -> Iterator[Finding]:
-    """Boot proves that the hooks are in place and the ranks' cost tables equal, not that a GPU computes the
-    same text with them."""
+    """Boot proves that the hooks are in place and the ranks' cost tables equal,
+    not that a GPU computes the same text with them."""
     if plan.runtime == "cpu" or "SPARKCTL_SPEC" not in plan.head.environment:
         return
     yield Finding(

@@ -19,8 +19,8 @@ BASE_PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/b
 def server_options(
     recipe: Recipe, *, node_rank: int, rendezvous: str, model_path: str, port: int
 ) -> tuple[str, ...]:
-    """`sglang.launch_server` options of one node. Workers serve only a health port, so they stay on
-    loopback.
+    """`sglang.launch_server` options of one node.
+    Workers serve only a health port, so they stay on loopback.
     """
     parallel, server, dspark = recipe.parallelism, recipe.server, recipe.extensions.dspark
     words = ["--model-path", model_path, "--served-model-name", recipe.served_name]

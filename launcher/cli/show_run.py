@@ -144,8 +144,8 @@ def tunnel_command(plan: LaunchPlan) -> str:
 
 
 def curl_line(plan: LaunchPlan, records: RunRecords) -> str:
-    """Ready to paste. A key is read from its file by the shell, so that it stands neither here nor in a
-    history.
+    """Ready to paste. A key is read from its file by the shell,
+    so that it stands neither here nor in a history.
     """
     body = json.dumps(
         {"model": plan.api.served_name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32}

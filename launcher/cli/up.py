@@ -150,8 +150,8 @@ def _check_all(
 def _make_plan(
     source: Deployment | Inputs, remotes: Mapping[str, Remote], progress: LiveProgress, *, replace: bool
 ) -> tuple[Deployment, Facts]:
-    """The plan to carry out, and fresh facts of its nodes. With `replace`, earlier runs are ended on the
-    way.
+    """The plan to carry out, and fresh facts of its nodes.
+    With `replace`, earlier runs are ended on the way.
     """
     from launcher.deployment import Deployment
     from launcher.gather_facts import gather_facts, probes_for_plan
@@ -185,8 +185,8 @@ def _make_plan(
 
 
 def _with_key_rule(inputs: Inputs, no_api_key: bool) -> Inputs:
-    """An API that others can reach has a key, unless the command line says otherwise: a recipe alone
-    cannot.
+    """An API that others can reach has a key,
+    unless the command line says otherwise: a recipe alone cannot.
     """
     from dataclasses import replace
 

@@ -102,8 +102,8 @@ def check_names() -> frozenset[str]:
 
 
 def known_checks(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The same names. Raises UsageError for one that is no check: a typing error must not skip nothing in
-    silence."""
+    """The same names. Raises UsageError for one that is no check:
+    a typing error must not skip nothing in silence."""
     for name in names:
         if name not in check_names():
             raise UsageError(

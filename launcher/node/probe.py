@@ -1,5 +1,5 @@
-"""Read-only facts of a node. Changes nothing; every item that cannot be read is null or listed in
-`problems`.
+"""Read-only facts of a node. Changes nothing;
+every item that cannot be read is null or listed in `problems`.
 """
 
 from __future__ import annotations

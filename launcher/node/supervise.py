@@ -47,7 +47,7 @@ from launcher.node.run_dir import (
 )
 
 TICK_S = 0.1
-PEER_WORD_S = 1.5  # a peer's word, or the end of its connection: milliseconds, on a busy node more
+PEER_WORD_S = 1.5  # a peer tells its end once it knows how its main process ended: PARENT_SIGN_S and more
 SCAN_S = 0.5  # how often /proc is read as a whole; exits are seen each tick through pidfds
 RANK_TITLE = "sglang::scheduler"
 # The engine's other children, and those that have no title yet: they import for seconds before they take one.
@@ -172,8 +172,8 @@ class Supervisor:
             time.sleep(TICK_S)
 
     def _processes(self) -> list[Process]:
-        """All that the engine started. As subreaper we are above it; a container's processes are not below
-        us.
+        """All that the engine started. As subreaper we are above it;
+        a container's processes are not below us.
         """
         if not self.node["container"]:
             return descendants(os.getpid())
@@ -200,8 +200,8 @@ class Supervisor:
         return cause
 
     def _engine_or_child_end(self) -> dict[str, Any] | None:
-        """Which was first? A killed main process takes its children along, a dead child makes it end by
-        itself.
+        """Which was first? A killed main process takes its children along,
+        a dead child makes it end by itself.
         """
         engine_end = self._engine_end()
         child_end = self._child_end()
@@ -390,8 +390,8 @@ class Supervisor:
                 self.engine.wait(timeout=1.0)
 
     def _ask_engine_to_end(self) -> None:
-        """SIGTERM drains rank 0; workers end with it. A worker ignores SIGTERM, so it only waits for rank
-        0.
+        """SIGTERM drains rank 0; workers end with it.
+        A worker ignores SIGTERM, so it only waits for rank 0.
         """
         assert self.engine is not None
         self.engine.terminate()

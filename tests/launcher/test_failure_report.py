@@ -1,5 +1,5 @@
-"""A failed cluster in words: node, rank, exit status, cause and the next command; never a neighbour's
-echo.
+"""A failed cluster in words: node, rank, exit status,
+cause and the next command; never a neighbour's echo.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def test_the_log_names_the_rank_that_had_an_error_of_its_own() -> None:
 
 
 def test_a_killed_head_whose_workers_end_was_seen_first() -> None:
-    """The worker's engine ends itself within ms of losing the head; its word can reach us before the
-    head's.
+    """The worker's engine ends itself within ms of losing the head;
+    its word can reach us before the head's.
     """
     view = serving_view(2)
     say(view, "node-1", 5.0, STAMP.replace("TP0", "TP1") + RESET[0][len(STAMP) :], RESET[1])
