@@ -1,10 +1,12 @@
 """Runs SGLang's offline engine on the CPU for a list of prompts: python run_engine.py JOB.json OUT.json
 
 JOB: {"engine": {engine arguments}, "requests": [{"ids": [..], "new": 8, "last": 8}]}, served in turn.
+A request's "image": the seed of the picture that its one image token stands for.
 "together": more of them, served as one batch afterwards; "retract_every": 3 takes one of a batch back to the
 queue every so many steps.
-OUT: per request the greedy tokens, log-probabilities of the whole vocabulary for each new token and for the
-prompt's last `last` tokens, how many prompt tokens came from the prefix cache, how often it was retracted.
+OUT: per request the prompt's length (images have become tokens), the greedy tokens, log-probabilities of the
+whole vocabulary for each new token and for the prompt's last `last` tokens, how many prompt tokens came from
+the prefix cache, how often it was retracted.
 """
 
 from __future__ import annotations
@@ -35,23 +37,39 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+def draw_image(seed: int) -> Any:
+    """Noise of 150 x 120 pixels."""
+    import numpy as np
+    from PIL import Image
+
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (120, 150, 3), dtype=np.uint8))
+
+
 def serve(engine: Any, requests: list[dict[str, Any]], vocab_size: int) -> list[dict[str, Any]]:
     """One batch."""
+    images = [[draw_image(request["image"])] if "image" in request else None for request in requests]
     answers = engine.generate(
+        image_data=images if any(images) else None,
         input_ids=[request["ids"] for request in requests],
         sampling_params=[
             {"temperature": 0, "max_new_tokens": request["new"], "ignore_eos": True} for request in requests
         ],
         return_logprob=True,
-        logprob_start_len=[len(request["ids"]) - request.get("last", 1) for request in requests],
+        # -1: none of the prompt's
+        logprob_start_len=[
+            len(request["ids"]) - last if (last := request.get("last", 1)) else -1 for request in requests
+        ],
         token_ids_logprob=[list(range(vocab_size)) for _ in requests],
     )
     return [
         {
             "tokens": answer["output_ids"],
+            "length": answer["meta_info"]["prompt_tokens"],
             "cached": answer["meta_info"]["cached_tokens"],
             "prompt": [
-                [entry[0] for entry in row] for row in answer["meta_info"]["input_token_ids_logprobs"] if row
+                [entry[0] for entry in row]
+                for row in answer["meta_info"].get("input_token_ids_logprobs") or []
+                if row
             ],
             "new": [[entry[0] for entry in row] for row in answer["meta_info"]["output_token_ids_logprobs"]],
             "retracted": answer["meta_info"]["num_retractions"],

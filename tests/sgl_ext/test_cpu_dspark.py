@@ -3,7 +3,9 @@
 The draft often agrees with the target (agreeing_draft.py), so steps accept none, some and all of a block.
 One serial engine and drafting ones of 1 and 2 ranks serve the same traffic, all at once. The one of 2 ranks
 decides widths for each request (SPARKCTL_SPEC) and verifies ragged blocks; the other is SGLang's own, of
-whole blocks. 3 ranks with a draft that hardly agrees are in test_cpu_v41.py.
+whole blocks. Both read their Engram rows from packed files; the serial one has SGLang's tables in memory, so
+a row that is wrong in a verify step, after a refused draft or after an abort would show. 3 ranks with a draft
+that hardly agrees are in test_cpu_v41.py.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import pytest
 from tests.sgl_ext.agreeing_draft import build_agreeing
 from tests.sgl_ext.engine_forks import EngineForks
 from tests.sgl_ext.engine_variables import cpu_engine_variables
+from tests.sgl_ext.packed_rows import pack_rows, row_variables
 
 pytestmark = [
     pytest.mark.sglang,
@@ -103,6 +106,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory, engine_forks: EngineForks)
     """What each engine answered; they share the cores, since most of a start is waiting for imports."""
     model = tmp_path_factory.mktemp("v41") / "model"
     build_agreeing(model, seed=1)
+    packed = tmp_path_factory.mktemp("packed")
+    pack_rows(model, packed, sorted({tp for name, tp in ENGINES.items() if name != "serial"}))
     folders = {name: tmp_path_factory.mktemp("run") for name in ENGINES}
     running = {}
     for place, (name, tp) in enumerate(ENGINES.items()):
@@ -119,6 +124,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory, engine_forks: EngineForks)
         (folder / "job.json").write_text(json.dumps({"engine": engine, "stages": STAGES}))
         (folder / "reports").mkdir()
         environment = cpu_engine_variables(tp, folder / "reports") | RAGGED.get(name, {})
+        if name != "serial":
+            environment |= row_variables(packed)
         running[name] = engine_forks.start(
             "tests.sgl_ext.run_traffic", folder, environment, "job.json", "out.json"
         )

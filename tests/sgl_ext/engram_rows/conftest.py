@@ -1,15 +1,15 @@
-"""A V4.1-shaped model's Engram tables, small, packed for 1 to 4 ranks."""
+"""A V4.1-shaped model with images, and its Engram tables, small, packed for 1 to 4 ranks."""
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engram.checkpoint import open_checkpoint
-from engram.pack_table import NoProgress, PackRequest, pack_tables
 from sgl_ext.tiny_model.v41 import build_v41
-from sgl_ext.tiny_model.v41_sizes import CPU, resize
+from sgl_ext.tiny_model.v41_sizes import CPU, CPU_VISION, resize
+from tests.sgl_ext.packed_rows import pack_rows
 
 LAYERS = (1, 3)
 
@@ -17,7 +17,7 @@ LAYERS = (1, 3)
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("v41")
-    build_v41(out, resize(CPU, engram_vocab_size=500), seed=7)
+    build_v41(out, replace(resize(CPU, engram_vocab_size=500), vision=CPU_VISION), seed=7)
     return out
 
 
@@ -25,18 +25,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def packed_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every rank of TP 1 to 4 in one folder, as one node would never have it."""
     out = tmp_path_factory.mktemp("packed")
-    checkpoint = open_checkpoint(model_dir)
-    for tp in (1, 2, 3, 4):
-        request = PackRequest(
-            checkpoint=checkpoint,
-            directory=out,
-            source_repo="test/tiny",
-            tp=tp,
-            ranks=tuple(range(tp)),
-            layer_ids=LAYERS,
-            allow_buffered=True,
-        )
-        pack_tables(request, NoProgress())
+    pack_rows(model_dir, out, (1, 2, 3, 4))
     return out
 
 

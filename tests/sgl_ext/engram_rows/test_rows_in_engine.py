@@ -17,6 +17,7 @@ import pytest
 from engram.table_format import table_file_name
 from tests.sgl_ext.engine_forks import EngineForks
 from tests.sgl_ext.engine_variables import cpu_engine_variables
+from tests.sgl_ext.packed_rows import row_variables
 from tests.sgl_ext.run_engine import DEFAULTS
 
 pytestmark = [
@@ -32,13 +33,16 @@ def prompt(length: int, seed: int) -> list[int]:
     return [draw.randrange(3, 900) for _ in range(length)]
 
 
-LONG = prompt(700, seed=2)
-# Decode, several prefill chunks, a prefix-cache hit, and the same prompt once more.
-REQUESTS = [
+CHUNK, IMAGE = 256, 1004  # tokens of a prefill; the tiny tokenizer's image token
+# The image's 17 tokens lie across a chunk's end, so the next chunk's first n-grams reach back into it.
+LONG = [*prompt(250, seed=2), IMAGE, *prompt(433, seed=8)]
+# Decode, several prefill chunks, a prefix-cache hit, and the same prompt once more. Without log-probabilities
+# of the prompt ("last": 0) bounded replay leaves out most of a chunk in the last layers, where it is on.
+REQUESTS: list[dict[str, Any]] = [
     {"ids": prompt(33, seed=1), "new": 10, "last": 8},
-    {"ids": LONG, "new": 6, "last": 8},
-    {"ids": LONG[:600] + prompt(60, seed=3), "new": 6, "last": 8},
-    {"ids": LONG, "new": 6, "last": 8},
+    {"ids": LONG, "image": 1, "new": 6, "last": 0},
+    {"ids": LONG[:600] + prompt(60, seed=3), "image": 1, "new": 6, "last": 0},
+    {"ids": LONG, "image": 1, "new": 6, "last": 8},
 ]
 # Retracted while they decode, and prefilled again with what they had said.
 TOGETHER = [{"ids": prompt(length, seed=length), "new": 24, "last": 8} for length in (20, 70, 260)]
@@ -54,10 +58,17 @@ def run_engine(
     packed: Path | None,
     requests: list[dict[str, Any]],
     together: list[dict[str, Any]] | None = None,
+    replay: bool = False,
     **variables: str,
 ) -> subprocess.CompletedProcess[str]:
-    engine = {"model_path": str(model), "tp_size": tp, "port": 43000 + 200 * tp, "chunked_prefill_size": 256}
-    job = {"engine": engine, "requests": requests}
+    engine = {
+        "model_path": str(model),
+        "tp_size": tp,
+        "port": 43000 + 200 * tp,
+        "chunked_prefill_size": CHUNK,
+        "enable_decoder_swa_bounded_replay": replay,
+    }
+    job: dict[str, Any] = {"engine": engine, "requests": requests}
     if together is not None:
         job |= {"together": together, "retract_every": 8}
     environment = prepare(folder, job, tp, packed) | variables
@@ -71,35 +82,44 @@ def prepare(folder: Path, job: dict[str, Any], tp: int, packed: Path | None) -> 
     (folder / "job.json").write_text(json.dumps(job))
     environment = cpu_engine_variables(tp, folder / "reports")
     if packed is not None:
-        environment |= {
-            "SPARKCTL_ENGRAM_DIR": str(packed),
-            "SPARKCTL_ENGRAM_BUFFERED": "1",
-            "SPARKCTL_ENGRAM_CACHE_GIB": "0",
-            "SPARKCTL_ENGRAM_LOOKAHEAD_GIB": "0",
-        }
+        environment |= row_variables(packed)
     return environment
 
 
-@pytest.mark.parametrize("tp", [1, 2])
+def far_apart(rows: list[list[float]], others: list[list[float]]) -> float:
+    pairs = zip(rows, others, strict=True)
+    return max(abs(a - b) for row, other in pairs for a, b in zip(row, other, strict=True))
+
+
+@pytest.mark.parametrize(("tp", "replay"), [(1, True), (2, False)], ids=["tp1-replay", "tp2"])
 def test_text_and_log_probabilities_are_those_of_the_tables_in_memory(
-    tp: int, model_dir: Path, packed_dir: Path, tmp_path: Path, engine_forks: EngineForks
+    tp: int, replay: bool, model_dir: Path, packed_dir: Path, tmp_path: Path, engine_forks: EngineForks
 ) -> None:
     answers = {}
     for name, packed in (("memory", None), ("disk", packed_dir)):
         folder = tmp_path / name
         done = run_engine(
-            engine_forks, folder, model_dir, tp=tp, packed=packed, requests=REQUESTS, together=TOGETHER
+            engine_forks,
+            folder,
+            model_dir,
+            tp=tp,
+            packed=packed,
+            requests=REQUESTS,
+            together=TOGETHER,
+            replay=replay,
         )
         out = tmp_path / name / "out.json"
         assert out.is_file(), done.stderr[-4000:]
         answers[name] = json.loads(out.read_text())
     in_turn = len(REQUESTS)
     assert answers["disk"][:in_turn] == answers["memory"][:in_turn]
-    assert answers["disk"][2]["cached"] > 0
+    assert answers["disk"][1]["length"] == len(LONG) - 1 + 17 and answers["disk"][2]["cached"] >= CHUNK
+    # It changes what the last layers see, more than another cut into chunks does: else it was not in effect.
+    assert (far_apart(answers["disk"][1]["new"], answers["disk"][3]["new"]) > 1e-4) == replay
     assert sum(answer["retracted"] for answer in answers["disk"][in_turn:]) > 0
     for disk, memory in zip(answers["disk"][in_turn:], answers["memory"][in_turn:], strict=True):
         rows = list(zip(disk["prompt"] + disk["new"], memory["prompt"] + memory["new"], strict=True))
-        far = [max(abs(a - b) for a, b in zip(one, two, strict=True)) for one, two in rows]
+        far = [far_apart([one], [two]) for one, two in rows]
         # Rounding may choose another of two nearly equal experts for a token; a wrong row spoils all rows.
         assert sum(distance < CLOSE for distance in far) >= 0.8 * len(far)
     for rank in range(tp):
