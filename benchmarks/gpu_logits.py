@@ -90,7 +90,8 @@ def keep(work: Path, name: str, key: str, make: Callable[[], list[np.ndarray]]) 
     print(f"{name}: {time.monotonic() - begin:.0f} s", flush=True)
     part = path.with_suffix(".part")
     with part.open("wb") as file:
-        np.savez(file, key=key, **{f"a{idx}": array for idx, array in enumerate(found)})
+        arrays: dict[str, Any] = {f"a{idx}": array for idx, array in enumerate(found)}
+        np.savez(file, key=key, **arrays)
     part.replace(path)
     return found
 
@@ -144,11 +145,12 @@ def ask_cpu_engine(work: Path) -> list[np.ndarray]:
 def reference_rows(model: Path, sequences: list[list[int]], span: int, *, rounded: bool) -> list[np.ndarray]:
     """The reference's rows; `rounded`: bf16, and every linear layer's input in FP8 by groups of 128."""
     import torch
-    import torch.nn.functional as F
+    import torch.nn.functional
 
     from sgl_ext.reference.v41_model import ReferenceModel
 
-    exact = F.linear
+    functions: Any = torch.nn.functional
+    exact = functions.linear
 
     def rounding(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         if x.dtype == torch.bfloat16 and x.shape[-1] % 128 == 0:
@@ -156,10 +158,11 @@ def reference_rows(model: Path, sequences: list[list[int]], span: int, *, rounde
             scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448
             x = ((groups / scale).to(torch.float8_e4m3fn).float() * scale).flatten(-2).to(x.dtype)
         # Products of bf16 are summed in fp32, as on a GPU; a CPU's own bf16 product may be far slower.
-        return exact(x.float(), weight.float(), bias).to(x.dtype)
+        summed: torch.Tensor = exact(x.float(), weight.float(), bias)
+        return summed.to(x.dtype)
 
     reference = ReferenceModel.load(model, torch.bfloat16 if rounded else torch.float32)
-    F.linear = rounding if rounded else exact
+    functions.linear = rounding if rounded else exact
     try:
         rows = []
         for ids in sequences:
@@ -168,7 +171,7 @@ def reference_rows(model: Path, sequences: list[list[int]], span: int, *, rounde
             print(f"reference{' in FP8' if rounded else ''}: {len(ids)} tokens", flush=True)
         return rows
     finally:
-        F.linear = exact
+        functions.linear = exact
 
 
 def distances(left: np.ndarray, right: np.ndarray) -> np.ndarray:
