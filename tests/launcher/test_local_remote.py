@@ -14,7 +14,9 @@ from launcher.local_remote import LocalRemote
 from launcher.output_capture import OutputCapture
 from launcher.remote import Remote
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(180)
+
+PATIENCE_S = 60.0  # for what comes at once on a free machine
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remote:
     return LocalRemote("here")
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 3.0) -> bool:
+def wait_for(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> bool:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if condition():
@@ -81,38 +83,38 @@ def test_time_out_kills_the_whole_session(remote: Remote, tmp_path: Path) -> Non
 
 
 def test_runaway_output_is_cut() -> None:
-    started = time.monotonic()
+    """It talks for ever: that this ends is the check."""
     with pytest.raises(NodeFailed, match="output of yes must be at most 100000 bytes, got more"):
         LocalRemote("here", max_output_bytes=100_000).run(["yes"])
-    assert time.monotonic() - started < 5
 
 
-def test_stream_lines_time_out_and_end(remote: Remote) -> None:
-    script = "read x; echo $x; sleep 0.5; printf last; echo no >&2; exit 4"
+def test_stream_lines_time_out_and_end(remote: Remote, tmp_path: Path) -> None:
+    script = "read x; echo $x; until [ -e go ]; do sleep 0.02; done; printf last; echo no >&2; exit 4"
     stream = remote.stream(["sh", "-c", script], stdin=b"in\n")
-    assert stream.read_line(2) == b"in"
+    assert stream.read_line(PATIENCE_S) == b"in"
     assert stream.read_line(0.05) is None
-    assert stream.read_line(2) == b"last"
+    (tmp_path / "go").touch()
+    assert stream.read_line(PATIENCE_S) == b"last"
     for _ in range(2):
         with pytest.raises(EOFError, match="status 4: no"):
-            stream.read_line(2)
+            stream.read_line(PATIENCE_S)
     stream.close()
 
 
 def test_closing_a_stream_is_end_of_file_for_the_command(remote: Remote, tmp_path: Path) -> None:
     stream = remote.stream(["sh", "-c", "cat; echo ended > eof"], stdin=b"one\n")
-    assert stream.read_line(2) == b"one"
+    assert stream.read_line(PATIENCE_S) == b"one"
     stream.close()
     stream.close()
     assert wait_for(lambda: (tmp_path / "eof").exists())
     with pytest.raises(EOFError):
-        stream.read_line(2)
+        stream.read_line(PATIENCE_S)
 
 
 def test_a_closed_stream_does_not_block_a_talking_command(remote: Remote, tmp_path: Path) -> None:
     stream = remote.stream(["sh", "-c", "cat > /dev/null; seq 1 300000; echo ended > eof"])
     stream.close()
-    assert wait_for(lambda: (tmp_path / "eof").exists(), 10)
+    assert wait_for(lambda: (tmp_path / "eof").exists())
 
 
 def test_a_slow_reader_gets_every_line(remote: Remote) -> None:
@@ -121,7 +123,7 @@ def test_a_slow_reader_gets_every_line(remote: Remote) -> None:
     lines = []
     with pytest.raises(EOFError, match="status 0"):
         while True:
-            line = stream.read_line(2)
+            line = stream.read_line(PATIENCE_S)
             assert line is not None
             lines.append(int(line))
     assert lines == list(range(1, 20001))
@@ -145,5 +147,5 @@ def test_stream_of_a_missing_program_is_refused(remote: Remote) -> None:
 def test_capture_keeps_the_tail() -> None:
     chunks = iter([b"a" * 50, b"b" * 50, b"c" * 30, b""])
     capture = OutputCapture(lambda _: next(chunks), limit_bytes=60, keep_tail=True)
-    assert capture.join(2)
+    assert capture.join(PATIENCE_S)
     assert capture.data() == b"b" * 30 + b"c" * 30

@@ -49,7 +49,7 @@ def test_no_nodes_no_results() -> None:
 
 def test_all_run_at_once() -> None:
     barrier = threading.Barrier(5)
-    results = run_on_all(local(*"abcde"), lambda remote: barrier.wait(5))
+    results = run_on_all(local(*"abcde"), lambda remote: barrier.wait(60))
     assert not errors_of(results)
 
 
@@ -77,12 +77,12 @@ def test_interrupt_is_raised_at_once_and_nothing_more_starts() -> None:
     def work(remote: Remote) -> None:
         started.append(remote.node)
         os.kill(os.getpid(), signal.SIGINT)
-        go_on.wait(5)
+        go_on.wait(60)
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         run_on_all(local("a", "b", "c"), work, max_parallel=1)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 30
     go_on.set()
     time.sleep(0.2)
     assert started == ["a"]

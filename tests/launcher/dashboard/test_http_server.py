@@ -43,7 +43,7 @@ def local() -> Iterator[DashboardServer]:
 def ask(
     server: DashboardServer, path: str, method: str = "GET", **headers: str
 ) -> tuple[int, bytes, dict[str, str]]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     try:
         connection.request(
             method, path, headers={name.replace("_", "-"): text for name, text in headers.items()}
@@ -99,7 +99,7 @@ def test_a_tunnel_may_have_any_port(local: DashboardServer, host: str) -> None:
 
 def test_two_host_headers_or_none_are_refused(local: DashboardServer) -> None:
     for hosts in ("Host: localhost\r\nHost: localhost\r\n", ""):
-        with socket.create_connection(("127.0.0.1", local.port), timeout=5) as raw:
+        with socket.create_connection(("127.0.0.1", local.port), timeout=60) as raw:
             raw.sendall(f"GET /api/state HTTP/1.0\r\n{hosts}\r\n".encode())
             assert b" 421 " in raw.recv(100)
 
