@@ -65,7 +65,7 @@ class NodeRun:
     def state(self) -> dict[str, Any]:
         return dict(self.describe()["state"])
 
-    def wait_for(self, what: Callable[[dict[str, Any]], bool], timeout_s: float = 20.0) -> dict[str, Any]:
+    def wait_for(self, what: Callable[[dict[str, Any]], bool], timeout_s: float = 60.0) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
         while not what(run := self.describe()):
             assert time.monotonic() < deadline, run

