@@ -155,6 +155,16 @@ def alternate(
     return {"raw": times, "median": medians, "speedup": medians["dense_s"] / medians["live_s"]}
 
 
+def boot_check(device: torch.device) -> dict[str, Any]:
+    """What a rank on sm_12x asks of these kernels before it builds the model."""
+    from sgl_ext.indexer.boot_check import CAPACITY, check_indexer, own_kernels
+
+    capacity = CAPACITY if device.type == "cuda" else 150
+    topk = TOPK if device.type == "cuda" else 48
+    verdict = check_indexer(own_kernels(), device, heads=HEADS, topk=topk, capacity=capacity)
+    return dict(verdict.as_json())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -175,7 +185,7 @@ def main() -> None:
         for ratio in (1,)
     ] + [(6, 1 << 16, 1 << 19, 2)]  # fmt: skip
     results: list[dict[str, Any]] = []
-    report = {
+    report: dict[str, Any] = {
         "device": "cpu, interpreted" if options.dry_run else torch.cuda.get_device_name(),
         "dry_run": options.dry_run,
         "versions": {name: metadata.version(name) for name in ("sglang", "torch", "triton")},
@@ -184,6 +194,8 @@ def main() -> None:
         "results": results,
     }
     options.out.mkdir(parents=True, exist_ok=True)
+    report["boot_check"] = boot_check(device)
+    print("boot check", report["boot_check"], flush=True)
     for rows, live_tokens, capacity, ratio in shapes:
         case = make_case(rows, live_tokens, capacity, ratio, device)
         entry: dict[str, Any] = {"rows": rows, "live": live_tokens, "capacity": capacity, "ratio": ratio}
@@ -193,6 +205,8 @@ def main() -> None:
         print(told, entry["timed"]["speedup"], in_graph.get("speedup", in_graph.get("error")), flush=True)
         results.append(entry)
         (options.out / "indexer.json").write_text(json.dumps(report, indent=1) + "\n")
+    if report["boot_check"]["problem"] is not None:
+        sys.exit(f"the boot check must pass, got {report['boot_check']['problem']}")
     if any("error" in entry["timed"].get("in_graph", {}) for entry in results):
         sys.exit("every case must run as a CUDA graph, got errors (they are in indexer.json)")
 

@@ -7,6 +7,7 @@ SglExtError              root; message, hint, node, exit_code
   SpecRankError    70    ranks decided differently about a step of speculation
   CapabilityError   8    this GPU or its packages cannot serve the model
   ExpertBackendError 8   no way of running the MXFP4 experts passed on every rank, or ranks disagree
+  DenseBackendError 8    the same of the linear layers in FP8
   EngramReadError   7    Engram rows of a step could not be read; its output is withheld
   HookError         8    base of everything that concerns hooks
     VersionError    8    the installed SGLang is not one the hooks were written for
@@ -59,6 +60,10 @@ class CapabilityError(SglExtError):
 
 
 class ExpertBackendError(SglExtError):
+    exit_code = 8
+
+
+class DenseBackendError(SglExtError):
     exit_code = 8
 
 

@@ -44,6 +44,24 @@ def describe_kv_layout(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | No
     return describe_layout()
 
 
+def describe_dense_fp8(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | None:
+    """The choice of the FP8 linear layers' kernel and its check; None where SGLang alone decides."""
+    if HookSet.SM12X not in hook_sets:
+        return None
+    from sgl_ext.dense_fp8.boot_choice import describe_dense
+
+    return describe_dense()
+
+
+def describe_indexer_check(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | None:
+    """The boot check of our indexer kernels; None where they are not in use."""
+    if HookSet.SM12X not in hook_sets:
+        return None
+    from sgl_ext.indexer.boot_check import describe_indexer
+
+    return describe_indexer()
+
+
 def find_capability(settings: Settings, config: dict[str, Any] | None) -> tuple[int, int] | None:
     """CUDA capability of a GPU that is to serve V4.1, else None. Raises CapabilityError where it cannot."""
     if settings.cpu_engine or config is None or config.get("model_type") not in V41_MODEL_TYPES:
@@ -117,5 +135,7 @@ def _install_build_prove(
             "sequence_parallel": describe_sequence_parallel(hook_sets, server_args.tp_size),
             "speculation": speculation,
             "kv_layout": describe_kv_layout(hook_sets),
+            "dense_fp8": describe_dense_fp8(hook_sets),
+            "indexer": describe_indexer_check(hook_sets),
         },
     )

@@ -6,11 +6,34 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sgl_ext.errors import ExpertBackendError
+from sgl_ext.errors import ExpertBackendError, SglExtError
 from sgl_ext.experts.self_check import Verdict
 
 AUTO = "auto"
-_HINT = "set extensions.experts.backend of the recipe to one that passed on every rank, or to auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is chosen, for messages. key: of the recipe, where one is named."""
+
+    name: str
+    kind: str
+    key: str
+    page: str
+    error: type[SglExtError]
+
+    @property
+    def hint(self) -> str:
+        return f"set {self.key} of the recipe to one that passed on every rank, or to auto"
+
+
+EXPERTS = Subject(
+    name="expert backend",
+    kind="MXFP4 expert backend",
+    key="extensions.experts.backend",
+    page="docs/experts.md",
+    error=ExpertBackendError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,59 +53,59 @@ class Vote:
         return next((verdict for verdict in self.verdicts if verdict.name == name), None)
 
 
-def choose_backend(votes: Sequence[Vote]) -> str:
-    """The name that every rank uses. Raises ExpertBackendError naming the rank and the candidate at fault.
+def choose_backend(votes: Sequence[Vote], subject: Subject = EXPERTS) -> str:
+    """The name that every rank uses. Raises the subject's error naming the rank and the candidate at fault.
 
     Ranks must have been asked for the same, hold the same packages, and come to the same verdicts: an engine
     whose ranks compute experts differently gives replies that nobody can explain.
     """
     first = votes[0]
     for vote in votes[1:]:
-        _require_agreement(first, vote)
+        _require_agreement(first, vote, subject)
     if first.wanted != AUTO:
-        return _forced(votes, first.wanted)
+        return _forced(votes, first.wanted, subject)
     passed = [verdict.name for verdict in first.verdicts if verdict.passed]
     if not passed:
-        raise ExpertBackendError(
-            f"At least one MXFP4 expert backend must pass its check, got none ({first.where}): "
-            f"{_failures(first)}.",
-            hint="run `sparkctl logs` for the whole report; the packages are named in docs/experts.md",
+        raise subject.error(
+            f"At least one {subject.kind} must pass its check, got none ({first.where}): {_failures(first)}.",
+            hint=f"run `sparkctl logs` for the whole report; the packages are named in {subject.page}",
         )
     return min(passed, key=lambda name: _cost(votes, name))
 
 
-def _forced(votes: Sequence[Vote], name: str) -> str:
+def _forced(votes: Sequence[Vote], name: str, subject: Subject) -> str:
     for vote in votes:
         verdict = vote.named(name)
         if verdict is None:
             known = ", ".join(item.name for item in vote.verdicts)
-            raise ExpertBackendError(
-                f"The expert backend must be one of {known} or auto, got {name!r} ({vote.where}).", hint=_HINT
+            raise subject.error(
+                f"The {subject.name} must be one of {known} or auto, got {name!r} ({vote.where}).",
+                hint=subject.hint,
             )
         if not verdict.passed:
-            raise ExpertBackendError(
-                f"The expert backend {name} must pass its check since the recipe asks for it, got "
+            raise subject.error(
+                f"The {subject.name} {name} must pass its check since the recipe asks for it, got "
                 f"{verdict.problem} ({vote.where}).",
-                hint=_HINT,
+                hint=subject.hint,
             )
     return name
 
 
-def _require_agreement(first: Vote, vote: Vote) -> None:
+def _require_agreement(first: Vote, vote: Vote, subject: Subject) -> None:
     if vote.wanted != first.wanted:
-        raise ExpertBackendError(
-            f"Every rank must be asked for the same expert backend, got {first.wanted!r} ({first.where}) and "
+        raise subject.error(
+            f"Every rank must be asked for the same {subject.name}, got {first.wanted!r} ({first.where}) and "
             f"{vote.wanted!r} ({vote.where}).",
             hint="start all nodes from one recipe: sparkctl up",
         )
     for left in first.verdicts:
         right = vote.named(left.name)
         if right is None or (right.passed, right.versions) != (left.passed, left.versions):
-            raise ExpertBackendError(
-                f"Every rank must come to the same verdict on the expert backend {left.name}, got "
+            raise subject.error(
+                f"Every rank must come to the same verdict on the {subject.name} {left.name}, got "
                 f"{_say(left)} ({first.where}) and {_say(right)} ({vote.where}).",
                 hint="install the same packages on both nodes (sparkctl install), or name a backend in "
-                "extensions.experts.backend",
+                f"{subject.key}",
             )
 
 

@@ -121,7 +121,7 @@ def _prove(
         for case in expected.cases:
             if case.name.endswith(" tokens"):
                 call = functools.partial(candidate.run, prepared, case.call)
-                times[case.name] = _time(call, expected.device)
+                times[case.name] = time_call(call, expected.device)
     return problem
 
 
@@ -162,7 +162,7 @@ def relative_error(seen: torch.Tensor, wanted: torch.Tensor) -> float:
     return float(ratio.max())
 
 
-def _time(call: Callable[[], object], device: torch.device) -> float:
+def time_call(call: Callable[[], object], device: torch.device) -> float:
     """Median seconds, after one call that warms caches."""
     is_cuda = device.type == "cuda"
     call()

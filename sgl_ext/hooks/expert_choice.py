@@ -1,4 +1,4 @@
-"""ModelRunner.load_model: the expert backend is chosen before the layers that use it exist."""
+"""ModelRunner.load_model: kernels of experts and FP8 linear layers are chosen before such layers exist."""
 
 from __future__ import annotations
 
@@ -7,30 +7,43 @@ from typing import Any
 
 import torch
 
+from sgl_ext.dense_fp8.boot_choice import choose_for_rank, describe_dense
 from sgl_ext.experts.boot_choice import choose_for_model, chosen, wanted_backend
 from sgl_ext.hook import Hook, HookKind
+from sgl_ext.indexer.boot_check import require_indexer
 
 
 def choose_before_build(runner: Any) -> None:
-    """Once per process: the draft's runner, which loads second, uses the target's choice."""
-    if chosen() is not None:
-        return
+    """Once per process: the draft's runner, which loads second, uses the target's choices."""
     from sglang.srt.runtime_context import get_parallel
 
     parallel = get_parallel()
+    is_cuda = runner.device == "cuda"
+    device = torch.device(runner.device, runner.gpu_id) if is_cuda else torch.device("cpu")
+    group = parallel.tp_group.cpu_group if parallel.tp_size > 1 else None
     wanted = wanted_backend(os.environ, runner.server_args.moe_runner_backend)
-    if wanted is None:
-        return
-    choice = choose_for_model(
-        runner.model_config.hf_text_config,
-        parallel,
-        device=torch.device(runner.device, runner.gpu_id) if runner.device == "cuda" else torch.device("cpu"),
-        dtype=runner.model_config.dtype,
-        group=parallel.tp_group.cpu_group if parallel.tp_size > 1 else None,
-        wanted=wanted,
-    )
-    if runner.device == "cuda":
-        _tell_sglang(choice.candidate.name)
+    if chosen() is None and wanted is not None:
+        choice = choose_for_model(
+            runner.model_config.hf_text_config,
+            parallel,
+            device=device,
+            dtype=runner.model_config.dtype,
+            group=group,
+            wanted=wanted,
+        )
+        if is_cuda:
+            _tell_sglang(choice.candidate.name)
+    if is_cuda and not describe_dense():
+        choose_for_rank(
+            runner.model_config.hf_text_config,
+            parallel,
+            device=device,
+            group=group,
+            wanted=runner.server_args.fp8_gemm_runner_backend,
+            quant=getattr(runner.model_config.hf_config, "quantization_config", None),
+        )
+    if is_cuda and torch.cuda.get_device_capability(device)[0] == 12:
+        require_indexer(runner.model_config.hf_text_config, device)
 
 
 def _tell_sglang(name: str) -> None:
@@ -47,8 +60,8 @@ HOOK = Hook(
     target="sglang.srt.model_executor.model_runner.ModelRunner.load_model",
     kind=HookKind.BEFORE,
     replacement=choose_before_build,
-    reason="SGLang picks a backend from the architecture alone; on sm_12x nobody has proved its kernels",
+    reason="SGLang picks backends from the architecture alone; on sm_12x nobody has proved their kernels",
     sglang_versions=("0.5.23",),
     fingerprint="bf6781e45efd63b5",
-    remove_when="SGLang checks its expert kernels at boot",
+    remove_when="SGLang checks its kernels at boot",
 )

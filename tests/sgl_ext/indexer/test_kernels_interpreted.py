@@ -250,7 +250,16 @@ def check_kv_formats() -> None:
         assert torch.equal(seen, load_rows(cache, slots, 64, form)), form.name
 
 
+def check_boot() -> None:
+    """The kernels pass their own boot check; what it finds in wrong ones is in test_boot_check.py."""
+    from sgl_ext.indexer.boot_check import check_indexer, own_kernels
+
+    verdict = check_indexer(own_kernels(), torch.device("cpu"), heads=8, topk=48, capacity=150)
+    assert verdict.problem is None and max(verdict.errors.values()) < 0.005, verdict
+
+
 def check_all() -> None:
+    check_boot()
     check_selection()
     check_scores()
     check_step()

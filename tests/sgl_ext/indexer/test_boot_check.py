@@ -1,0 +1,143 @@
+"""What the indexer's boot check finds: kernels in plain PyTorch, right ones and wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch, which comes with the engine: make up installs it")
+
+from sgl_ext.errors import CapabilityError  # noqa: E402
+from sgl_ext.indexer import boot_check  # noqa: E402
+from sgl_ext.indexer.boot_check import PAGE_SIZE, IndexerKernels, check_indexer  # noqa: E402
+from sgl_ext.indexer.reference import block_maxima, select_highest  # noqa: E402
+from sgl_ext.kernels.index_key_slots import load_keys  # noqa: E402
+from sgl_ext.kernels.index_logits import score_keys  # noqa: E402
+
+HEADS, TOPK, CAPACITY = 8, 48, 400
+CODES = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def score_plain(
+    q: torch.Tensor,
+    weights: torch.Tensor,
+    req: torch.Tensor,
+    req_to_token: torch.Tensor,
+    lens: torch.Tensor,
+    keys: torch.Tensor,
+    *,
+    capacity: int,
+    ratio: int,
+    blocks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As score_live: what lies past a row's live length is left as it was."""
+    out = torch.full((len(lens), capacity), 7e29)
+    for row, live in enumerate(lens.tolist()):
+        slots = req_to_token[req[row], : live * ratio : ratio].long() // ratio
+        if live:
+            own = load_keys(keys, slots.unsqueeze(0), PAGE_SIZE, CODES)
+            out[row, :live] = score_keys(q[row : row + 1], weights[row : row + 1], own)[0]
+    if blocks is None:
+        return out
+    place = (blocks.clamp_min(0).long().unsqueeze(2) * 8 + torch.arange(8)).flatten(1)
+    reach = (blocks >= 0).repeat_interleave(8, 1) & (place < lens.unsqueeze(1))
+    return torch.where(reach, out.gather(1, place.clamp_max(capacity - 1)), -torch.inf)
+
+
+PLAIN = IndexerKernels(score=score_plain, select=select_highest, maxima=block_maxima)
+
+
+def check(kernels: IndexerKernels) -> boot_check.IndexerVerdict:
+    return check_indexer(kernels, torch.device("cpu"), heads=HEADS, topk=TOPK, capacity=CAPACITY)
+
+
+def test_what_does_as_plain_pytorch_passes() -> None:
+    verdict = check(PLAIN)
+    assert verdict.problem is None and set(verdict.errors) == {"ratio 1", "ratio 2"}
+
+
+def raises(*args: object, **how: object) -> torch.Tensor:
+    raise RuntimeError("no kernel image")
+
+
+def changed_score(change: Callable[..., torch.Tensor]) -> IndexerKernels:
+    return replace(PLAIN, score=change)
+
+
+def without_head(q: torch.Tensor, weights: torch.Tensor, *rest: torch.Tensor, **how: object) -> torch.Tensor:
+    return score_plain(q, weights * (torch.arange(HEADS) > 0), *rest, **how)  # type: ignore[arg-type]
+
+
+def row_of_a_neighbour(
+    q: torch.Tensor, w: torch.Tensor, req: torch.Tensor, *rest: torch.Tensor, **how: object
+) -> torch.Tensor:
+    return score_plain(q, w, req.roll(1), *rest, **how)  # type: ignore[arg-type]
+
+
+def rolled_where_listed(*args: torch.Tensor, **how: object) -> torch.Tensor:
+    seen = score_plain(*args, **how)  # type: ignore[arg-type]
+    return seen if how.get("blocks") is None else seen.roll(8, 1)
+
+
+def scales_of_the_next_slot(
+    q: torch.Tensor,
+    w: torch.Tensor,
+    req: torch.Tensor,
+    table: torch.Tensor,
+    lens: torch.Tensor,
+    keys: torch.Tensor,
+    **how: object,
+) -> torch.Tensor:
+    moved = keys.clone()
+    moved[:, PAGE_SIZE * 64 :] = keys[:, PAGE_SIZE * 64 :].roll(4, 1)
+    return score_plain(q, w, req, table, lens, moved, **how)  # type: ignore[arg-type]
+
+
+MISTAKES = {
+    "scores of the next position": (
+        changed_score(lambda *a, **how: score_plain(*a, **how).roll(1, 1)),
+        "relative error",
+    ),
+    "a head left out": (changed_score(without_head), "relative error"),
+    "another request's slots": (changed_score(row_of_a_neighbour), "relative error"),
+    "scales of the next slot": (changed_score(scales_of_the_next_slot), "relative error"),
+    "not a number": (changed_score(lambda *a, **how: score_plain(*a, **how) * torch.nan), "got nan"),
+    "another row's selection": (
+        replace(PLAIN, select=lambda s, n, k: select_highest(s, n, k).roll(1, 0)),
+        "the highest 48 must be",
+    ),
+    "the last position left out": (
+        replace(PLAIN, select=lambda s, n, k: select_highest(s, n - 1, k)),
+        "the highest 48 must be",
+    ),
+    "past the live length": (
+        replace(PLAIN, select=lambda s, n, k: select_highest(s, n + 1, k)),
+        "the highest 48 must be",
+    ),
+    "another row's blocks": (
+        replace(PLAIN, maxima=lambda s, n: block_maxima(s, n).roll(1, 0)),
+        "the blocks' highest scores",
+    ),
+    "listed blocks in another order": (changed_score(rolled_where_listed), "scores of listed blocks"),
+    "raises": (changed_score(raises), "raised RuntimeError: no kernel image"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_every_mistake_is_named(name: str) -> None:
+    kernels, message = MISTAKES[name]
+    assert message in str(check(kernels).problem)
+
+
+def test_a_rank_whose_kernels_fail_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SimpleNamespace(index_n_heads=HEADS, index_topk=TOPK)
+    monkeypatch.setattr(boot_check, "own_kernels", lambda: changed_score(raises))
+    boot_check._state().clear()
+    with pytest.raises(CapabilityError, match="must pass their check on this GPU, got raised RuntimeError"):
+        boot_check.require_indexer(config, torch.device("cpu"))
+    told = boot_check.describe_indexer()
+    assert told is not None and "no kernel image" in str(told["problem"])
+    boot_check._state().clear()
