@@ -116,6 +116,16 @@ def refuse_wrong_cache(
         )
 
 
+def untold_cache(wave: Wave, records: Sequence[RequestRecord]) -> list[str]:
+    """A note: without the cached tokens of an answer, its prefill rate is that of the whole prompt."""
+    if not wave.is_warm or all(record.cached_tokens is not None for record in records):
+        return []
+    return [
+        "this server does not tell cached tokens, so the prefill tokens/s of warm prompts are of the whole"
+        " prompt (SGLang tells them with --enable-cache-report)"
+    ]
+
+
 def refuse_impossible(
     settings: BenchSettings, wave: Wave, before: EngineSample, after: EngineSample,
     records: Sequence[RequestRecord],

@@ -20,6 +20,7 @@ from launcher.bench.effect_checks import (
     refuse_no_effect,
     refuse_no_rows,
     refuse_wrong_cache,
+    untold_cache,
 )
 from launcher.bench.endpoint import Endpoint, ServerFacts, ask_server, flush_cache
 from launcher.bench.engine_metrics import read_metrics, total
@@ -141,7 +142,7 @@ class Bench:
         allow = self.folder.settings.allow
         if wave.warm_up and wave.cut_at_end:
             allow = ()
-        self.note(*refuse_bad_output(wave, records, allow))
+        self.note(*refuse_bad_output(wave, records, allow), *untold_cache(wave, records))
         _refuse_no_overlap(wave, records)
         refuse_wrong_cache(wave, before, after, records)
         if before is not None and after is not None:
@@ -191,18 +192,21 @@ class Bench:
             own = [item for item in records.requests if item.request_id.startswith(wave.request_prefix)]
             failed = any(item.error for item in own) and wave.repeat_for_s is None
             whole = wave.key in ended if measured else len(own) >= len(wave.asks)
-            if own and whole and not failed and not self._is_invalid(wave, own):
+            notes = self._notes_again(wave, own) if own and whole and not failed else None
+            if notes is not None:
+                self.note(*notes)
                 finished.add(wave.key)
             elif own:
                 self.folder.drop_wave(wave.key, wave.request_prefix)
         return finished
 
-    def _is_invalid(self, wave: Wave, records: list[RequestRecord]) -> bool:
+    def _notes_again(self, wave: Wave, records: list[RequestRecord]) -> list[str] | None:
+        """What was noted when the wave was measured, for the manifest of the whole run; None: no result."""
         try:
-            refuse_bad_output(wave, records, self.folder.settings.allow)
+            notes = refuse_bad_output(wave, records, self.folder.settings.allow)
         except BenchInvalid:
-            return True
-        return False
+            return None
+        return [*notes, *untold_cache(wave, records)]
 
     def _refuse_same_server(self) -> None:
         """After a restart the engine's counters begin at zero."""

@@ -82,6 +82,21 @@ def test_a_feature_that_nobody_can_see_is_refused(server: ReplayServer, tmp_path
     assert done.returncode == 5 and "speculation" in done.stderr and not server.seen
 
 
+def test_a_resumed_run_keeps_the_notes_of_what_was_measured_before(
+    server: ReplayServer, tmp_path: Path
+) -> None:
+    server.behaviour = "garbled"
+    folder = tmp_path / "run"
+    words = ("--kinds", "prose", "-c", "1", "--rounds", "1", "--allow", "garbled", "-o", str(folder))
+    assert run(server, *words).returncode == 0
+    first = json.loads((folder / "manifest.json").read_text())["notes"]
+    assert "decode prose: garbled output was allowed" in first
+    assert run(server, "--resume", str(folder)).returncode == 0
+    assert "decode prose: garbled output was allowed" in json.loads(
+        (folder / "manifest.json").read_text()
+    )["notes"]  # fmt: skip
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_was_killed_goes_on_where_it_was(
     server: ReplayServer, tmp_path: Path, how: signal.Signals

@@ -14,6 +14,7 @@ from launcher.bench.effect_checks import (
     refuse_no_effect,
     refuse_no_rows,
     refuse_wrong_cache,
+    untold_cache,
 )
 from launcher.bench.endpoint import ServerFacts
 from launcher.bench.errors import BenchInvalid, BenchRefused
@@ -109,6 +110,14 @@ def test_a_cache_in_the_wrong_state_is_refused(cached: int, warm: bool, said: st
     wrong = make_request(round=1, prompt_tokens=100, cached_tokens=cached)
     with pytest.raises(BenchInvalid, match=said):
         refuse_wrong_cache(wave, None, None, [wrong])
+
+
+def test_a_warm_rate_of_the_whole_prompt_is_noted() -> None:
+    warm = Wave(suite="prefix", case="warm", concurrency=1, round=1, asks=(), is_warm=True)
+    told, untold = make_request(round=1, cached_tokens=90), make_request(round=1, cached_tokens=None)
+    assert untold_cache(warm, [told]) == untold_cache(WAVE, [untold]) == []
+    (note,) = untold_cache(warm, [untold])
+    assert "of the whole prompt" in note and "--enable-cache-report" in note
 
 
 @pytest.mark.parametrize(
