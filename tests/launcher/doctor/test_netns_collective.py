@@ -62,12 +62,12 @@ def test_a_rank_that_cannot_meet_the_others_is_named(hosts: NetnsHosts) -> None:
     rule = f"ipproto tcp sport {port} blackhole"
     assert hosts["node1"].exec(["sh", "-c", f"ip rule add {rule}"]).returncode == 0
     try:
-        _, result = probe(hosts, limit_s=12.0)
+        _, result = probe(hosts, limit_s=18.0)
     finally:
         hosts["node1"].exec(["sh", "-c", f"ip rule del {rule}"])
     (found,) = collective_findings(result)
     assert found.level == "refuse"
     assert "the gloo all-reduce must end, it did not" in found.evidence
     assert "node1 imported, node2 imported" in found.evidence
-    assert result.seconds < 20
+    assert result.seconds < 60
     assert_nothing_is_left(hosts)
