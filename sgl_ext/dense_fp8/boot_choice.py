@@ -28,7 +28,7 @@ from sgl_ext.errors import DenseBackendError
 from sgl_ext.experts.candidate import Device, Presence
 from sgl_ext.experts.choose import AUTO, Subject, Vote, choose_backend
 from sgl_ext.experts.gather_votes import gather_votes
-from sgl_ext.experts.self_check import Verdict, relative_error, time_call
+from sgl_ext.experts.self_check import Verdict, make_verdict, relative_error, time_call
 
 DENSE = Subject(
     name="FP8 linear backend",
@@ -74,15 +74,7 @@ def check_linear(
                 problem = problem or _prove(candidate, shape, sizes, device, errors, times)
         except Exception as error:  # noqa: BLE001 - a kernel may raise anything; it becomes the verdict
             problem = f"raised {type(error).__name__}: {error}"
-    return Verdict(
-        name=candidate.name,
-        present=presence.missing is None,
-        problem=problem,
-        error_bound=candidate.error_bound,
-        errors=errors,
-        times_s={} if problem else times,
-        versions=presence.versions,
-    )
+    return make_verdict(candidate, presence, problem, errors, {} if problem else times)
 
 
 def _prove(

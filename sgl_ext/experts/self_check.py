@@ -7,10 +7,11 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
-from sgl_ext.experts.candidate import Candidate, Device
+from sgl_ext.experts.candidate import Candidate, Device, Presence
 from sgl_ext.experts.check_cases import Case, draw_packed, zero_packed
 from sgl_ext.experts.expert_weights import ExpertShape
 from sgl_ext.experts.reference import Reference
@@ -76,28 +77,32 @@ def check_candidate(
             problem = _prove(candidate, expected, errors, times, must_repeat)
         except Exception as error:  # noqa: BLE001 - a kernel may raise anything; it becomes the verdict
             problem = f"raised {type(error).__name__}: {error}"
+    return make_verdict(candidate, presence, problem, errors, times)
+
+
+def make_verdict(
+    candidate: Any,
+    presence: Presence,
+    problem: str | None,
+    errors: dict[str, float],
+    times_s: dict[str, float],
+) -> Verdict:
+    """candidate: anything with a name and an error_bound."""
     return Verdict(
         name=candidate.name,
         present=presence.missing is None,
         problem=problem,
         error_bound=candidate.error_bound,
         errors=errors,
-        times_s=times,
+        times_s=times_s,
         versions=presence.versions,
     )
 
 
 def not_asked_for(candidate: Candidate, wanted: str) -> Verdict:
     """Checking a backend that cannot be chosen costs minutes where its kernels are compiled first."""
-    return Verdict(
-        name=candidate.name,
-        present=False,
-        problem=f"not checked, since {wanted} is asked for",
-        error_bound=candidate.error_bound,
-        errors={},
-        times_s={},
-        versions={},
-    )
+    reason = f"not checked, since {wanted} is asked for"
+    return make_verdict(candidate, Presence(missing=reason, versions={}), reason, {}, {})
 
 
 def _prove(
