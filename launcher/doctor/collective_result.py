@@ -10,9 +10,10 @@ from launcher.doctor.finding import Finding
 
 CHECK = "collective"
 SIZES_BYTES = (4, 4096, 65536, 1 << 20, 16 << 20, 256 << 20)
-# Published for NCCL over one Spark cable: 180 Gb/s and more for a pair, 105 to 111 Gb/s in a triangle.
-# Wedged firmware
-# gave 13 Gb/s, a re-plugged port 22 Gb/s, TCP 17 Gb/s: all below 30.
+# torch from a cold disk, on a node that is busy with something else.
+IMPORT_LIMIT_S = 120.0
+# Published for NCCL over one Spark cable: 180 Gb/s and more for a pair, 105 to 111 Gb/s in a triangle. Wedged
+# firmware gave 13 Gb/s, a re-plugged port 22 Gb/s, TCP 17 Gb/s: all below 30.
 NCCL_REFUSE_GBPS, NCCL_WARN_GBPS = 30.0, 90.0
 # Gloo moves data over TCP. On GPUs it only prepares the start, on CPUs the engine's layers go over it: a
 # gigabit cable gives 0.9, and below 0.05 (a broken cable at 10 or 100 Mb/s, WiFi) minutes become hours.
@@ -101,18 +102,19 @@ def collective_findings(result: CollectiveResult) -> Iterable[Finding]:
 
 def _failure(result: CollectiveResult) -> Finding:
     """Names the rank that got least far and ended by itself: the others only waited for it."""
-    own = [
-        rank
-        for rank in result.ranks
-        if rank.error or (rank.end and not rank.end.get("timed_out") and rank.end.get("status"))
-    ]
-    first = min(own or result.ranks, key=lambda rank: (_is_secondary(rank), rank.progress))
+    causes = [rank for rank in result.ranks if _ended_by_itself(rank) and not _is_secondary(rank)]
+    first = min(causes or result.ranks, key=lambda rank: rank.progress)
     reached = ", ".join(f"{rank.node} {_where(rank)}" for rank in result.ranks)
-    timed_out = all((rank.end or {}).get("timed_out", False) for rank in result.ranks)
+    timed_out = all(_timed_out(rank) for rank in result.ranks)
     what = f"nothing moved for {result.limit_s:.0f} s" if timed_out else first.last_words
     fix = "sparkctl doctor: its checks reach, cabling, gid and nccl-conf say more"
-    if first.stage in ("not started",):
+    if first.stage == "not started":
         fix = "the engine's Python cannot import torch there: sparkctl install"
+        if _timed_out(first):
+            what = f"torch was not loaded in {IMPORT_LIMIT_S:.0f} s"
+            fix = (
+                "the node is busy or its disk is slow, look at: top, iostat -x 1; then sparkctl doctor again"
+            )
     return _finding(
         "refuse",
         first.node,
@@ -120,6 +122,14 @@ def _failure(result: CollectiveResult) -> Finding:
         "the engine would stand still at the same place, after minutes of loading",
         fix,
     )
+
+
+def _ended_by_itself(rank: RankResult) -> bool:
+    return bool(rank.error or (rank.end and not _timed_out(rank) and rank.end.get("status")))
+
+
+def _timed_out(rank: RankResult) -> bool:
+    return bool((rank.end or {}).get("timed_out"))
 
 
 def _is_secondary(rank: RankResult) -> bool:

@@ -28,7 +28,7 @@ def main() -> None:
     )
     say(stage="imported", seconds=time.monotonic() - started, torch=torch.__version__)
     dist.init_process_group(
-        settings["backend"], init_method="tcp://{}".format(settings["rendezvous"]), rank=settings["rank"],
+        settings["backend"], store=meet(dist, settings), rank=settings["rank"],
         world_size=settings["world_size"], timeout=timedelta(seconds=settings["timeout_s"]),
     )  # fmt: skip
     say(stage="joined", seconds=time.monotonic() - started)
@@ -42,6 +42,19 @@ def main() -> None:
             break
     say(stage="done", seconds=time.monotonic() - started)
     dist.destroy_process_group()
+
+
+def meet(dist: Any, settings: dict[str, Any]) -> Any:
+    """The ranks' store, once all of them have imported torch: the slowest one's import is not in the time of
+    an operation.
+    """
+    host, port = settings["rendezvous"].rsplit(":", 1)
+    rank, world_size = settings["rank"], settings["world_size"]
+    timeout = timedelta(seconds=settings["meeting_s"])
+    store = dist.TCPStore(host, int(port), world_size, rank == 0, timeout)
+    store.set(f"met/{rank}", "1")
+    store.wait([f"met/{other}" for other in range(world_size)], timeout)
+    return store
 
 
 def slowest(torch: Any, dist: Any, device: Any, seconds: float) -> float:

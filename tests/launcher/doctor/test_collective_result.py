@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from launcher.doctor.collective_result import CollectiveResult, collective_findi
 from launcher.doctor.engine_python import python_of
 from launcher.doctor.finding import Finding
 from launcher.doctor.gather_reports import questions_for_plan
+from launcher.node.collective import collective
 from tests.launcher.doctor.clusters import case_of, recipe_for
 
 MIB = 1 << 20
@@ -133,6 +136,47 @@ def test_an_engine_without_torch_is_named() -> None:
     assert finding.node == "b"
     assert "No module named 'torch'" in finding.evidence
     assert "install" in finding.fix
+
+
+def test_a_rank_that_does_not_get_through_its_import_is_named_with_the_cause() -> None:
+    """Not the network: the others met nobody and were given up, or lost the one they met."""
+    slow = [end(-15, timed_out=True)]
+    waited = [stage("imported"), end(-15, timed_out=True)]
+    lost = [stage("imported"), end(1, tail=("RuntimeError: Connection reset by peer",))]
+    for others in (waited, lost):
+        finding = only(result("gloo", a=others, b=slow, c=others))
+        assert finding.node == "b"
+        assert "torch was not loaded in 120 s (a imported, b not started, c imported)" in finding.evidence
+        assert "iostat" in finding.fix
+
+
+# A stand-in for the engine's Python that loads for 2 s, then says what a rank says.
+LOADS = """echo import; sleep 2; echo '{"probe":{"stage":"imported"}}'; exec sleep "$0" """
+
+
+@pytest.mark.parametrize(
+    ("import_limit_s", "rest_s", "stages", "timed_out"),
+    [(60.0, "0", ["imported"], False), (0.5, "0", [], True), (60.0, "60", ["imported"], True)],
+    ids=["the import has its own limit", "which ends it", "then the other holds"],
+)
+def test_the_limit_begins_when_torch_is_loaded(
+    capsys: pytest.CaptureFixture[str], import_limit_s: float, rest_s: str, stages: list[str], timed_out: bool
+) -> None:
+    reader, writer = os.pipe()  # the launcher's end, open
+    stdin = os.dup(0)
+    os.dup2(reader, 0)
+    try:
+        collective(
+            argv=["sh", "-c", LOADS, rest_s], environment=dict(os.environ), settings={},
+            import_limit_s=import_limit_s, limit_s=1.9,
+        )  # fmt: skip
+    finally:
+        os.dup2(stdin, 0)
+        for fd in (reader, writer, stdin):
+            os.close(fd)
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["probe"]["stage"] for line in said if "probe" in line] == stages
+    assert said[-1]["end"]["timed_out"] == timed_out
 
 
 def test_the_engines_own_python_is_used_also_in_a_container() -> None:
