@@ -142,7 +142,11 @@ def refuse(findings: Iterable[Finding], progress: Progress, *, skip: tuple[str, 
             refusals.append(finding)
     if refusals:
         first, more = refusals[0], refusals[1:]
-        lines = [first.message, *(f"{item.node}: {item.message}\n  -> {item.hint}" for item in more)]
+        lines = [first.message]
+        for item in more:  # the first one's hint comes last of all, also for those that share it
+            lines.append(f"{item.node}: {item.message}")
+            if item.hint != first.hint:
+                lines.append(f"  -> {item.hint}")
         raise PreflightRefused("\n".join(lines), hint=first.hint, node=first.node)
 
 

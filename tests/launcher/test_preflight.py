@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from launcher.doctor.finding import Finding
+from launcher.errors import PreflightRefused
+from launcher.launch_cluster import refuse
 from launcher.preflight import find_problems
 from tests.launcher.make_facts import make_facts
 from tests.launcher.test_make_plan import make_recipe, make_topology, plan_of
@@ -190,3 +194,19 @@ def test_widths_that_no_gpu_has_decided_are_said_to_be_so() -> None:
         found = find_problems(plan_of(recipe, topology), facts)
         assert [item.check for item in found if item.level == "warn"] == wanted
         assert not [item for item in found if item.level == "refuse"]
+
+
+def test_a_fix_that_several_nodes_share_is_told_once() -> None:
+    fixes = {"a": "pin it", "b": "pin it", "c": "free the port"}
+    findings = [
+        Finding(level="refuse", check="lock", node=node, evidence=f"{node} is wrong", fix=fix)
+        for node, fix in fixes.items()
+    ]
+    progress: Any = SimpleNamespace(finding=lambda finding: None)
+    with pytest.raises(PreflightRefused) as caught:
+        refuse(findings, progress, skip=())
+    assert caught.value.hint == findings[0].hint and "pin it" in caught.value.hint
+    assert "pin it" not in caught.value.message
+    assert caught.value.message.splitlines() == [
+        "a is wrong", "b: b is wrong", "c: c is wrong", f"  -> {findings[2].hint}"
+    ]  # fmt: skip
