@@ -156,10 +156,12 @@ def _packed(plan: LaunchPlan, node: NodePlan, facts: NodeFacts) -> Iterator[Find
     if packed and packed.problem:
         # Stand-ins for nodes share one folder: one command packs for all of them.
         shared = node.node.connection == "local" and len(plan.nodes) > 1
-        which = "--ranks all" if shared else "--ranks " + ",".join(map(str, node.ranks))
+        # `doctor` looks at several groups in one plan; a rank's tables are those of its group.
+        tp = _tp_size(plan, node)
+        which = "--ranks all" if shared else "--ranks " + ",".join(str(rank % tp) for rank in node.ranks)
         command = (
             f"sparkctl engram pack --checkpoint {shlex.quote(node.model_path)}"
-            f" --out {shlex.quote(packed.path)} --tp {num_ranks(plan)} {which}"
+            f" --out {shlex.quote(packed.path)} --tp {tp} {which}"
         )
         yield _refuse(
             "engram-tables",
@@ -168,6 +170,11 @@ def _packed(plan: LaunchPlan, node: NodePlan, facts: NodeFacts) -> Iterator[Find
             f"{packed.path}: {packed.problem}",
             f"{'' if shared else f'on {node.name}: '}{command}",
         )
+
+
+def _tp_size(plan: LaunchPlan, node: NodePlan) -> int:
+    words = node.argv
+    return int(words[words.index("--tp-size") + 1]) if "--tp-size" in words else num_ranks(plan)
 
 
 def _ports(plan: LaunchPlan, node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:

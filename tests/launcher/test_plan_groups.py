@@ -17,7 +17,7 @@ from launcher.gather_facts import probes_for_deployment, probes_for_plan
 from launcher.launch_cluster import check
 from launcher.make_deployment import make_deployment, ports_differ
 from launcher.make_plan import make_plan, run_ports
-from launcher.node_facts import NodeFacts
+from launcher.node_facts import NodeFacts, PackedFacts
 from launcher.plan import LaunchPlan, plan_from_json, plan_to_json
 from launcher.plan_groups import nodes_to_reach, router_node
 from launcher.preflight import find_problems
@@ -220,6 +220,16 @@ def test_what_asks_one_engine_wants_one_group(records: RunRecords) -> None:
 def test_both_groups_read_the_packed_rows_of_four_ranks() -> None:
     packed = [probe.packed for probe in probes_for_deployment(RECIPE, TOPOLOGY, run_id=RUN_ID)]
     assert [item.ranks for item in packed if item] == [(0,), (1,), (2,), (3,)] * 2
+
+
+def test_the_doctor_names_the_tables_of_a_groups_rank() -> None:
+    """It looks at all groups in one plan."""
+    facts = all_facts(TOPOLOGY, RECIPE)
+    last = TOPOLOGY.nodes[7].name
+    missing = PackedFacts(path="/engram", problem="no such directory")
+    facts[last] = facts[last].model_copy(update={"packed": missing})
+    (found,) = [item for item in find_problems(planned(), facts) if item.check == "engram-tables"]
+    assert found.node == last and "--tp 4 --ranks 3" in found.hint
 
 
 def test_groups_router_and_nodes_must_agree() -> None:
