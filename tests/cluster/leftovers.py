@@ -64,7 +64,7 @@ def is_listening(host: str, port: int) -> bool:
 
 
 def assert_nothing_left(
-    home: Path, shared_memory: set[str], ports: list[int], timeout_s: float = 3.0
+    home: Path, shared_memory: set[str], ports: list[int], timeout_s: float = 60.0
 ) -> None:
     deadline = time.monotonic() + timeout_s
     while (left := engine_processes(home)) and time.monotonic() < deadline:

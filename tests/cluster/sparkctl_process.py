@@ -144,7 +144,7 @@ class Running:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it did not end in {timeout_s:.0f} s:\n{self.output}") from None
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         return Done(
             self._process.returncode, "".join(self._stdout), self.stderr, self._ended_s - self._started
         )
@@ -158,7 +158,7 @@ class Running:
             self._process.kill()
         self._process.wait()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
 
 def assert_one_clear_error(done: Done, *parts: str, exit_code: int | None = None) -> None:

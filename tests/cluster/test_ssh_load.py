@@ -34,15 +34,15 @@ def test_a_scheduler_that_is_killed_while_loading(cluster: SshCluster) -> None:
     time.sleep(1.0)
     started_s = time.monotonic()
     os.kill(pid, signal.SIGKILL)
-    told_s = up.wait_for("error:", 30) - started_s
-    done = up.wait(30)
+    told_s = up.wait_for("error:", TOLD_S + 30) - started_s
+    done = up.wait(60)
     # On a busy machine it may die before its supervisor has seen it: then the engine's own words tell of it.
     assert_one_clear_error(done, "node2: rank 1 failed", "dmesg", exit_code=6)
     assert "SIGKILL" in done.stderr or "killed with signal 9" in done.stderr, done.output
     assert_no_echo(done)
     for host in cluster.hosts.nodes:
-        wait_until_empty(host, 10)
-    assert told_s < TOLD_S and time.monotonic() - started_s < DOWN_S + 2, done.output
+        wait_until_empty(host, 60)
+    assert told_s < TOLD_S and time.monotonic() - started_s < DOWN_S, done.output
     cluster.assert_nothing_left()
 
 
@@ -65,7 +65,7 @@ def test_down_from_another_terminal_while_loading(cluster: SshCluster) -> None:
     up = cluster.sparkctl.start("up", *cluster.unprobed(2))
     wait_for_kind(cluster, "node2", "engine")
     assert cluster.sparkctl.run("down").exit_code == 0
-    done = up.wait(20)
+    done = up.wait(60)
     assert_one_clear_error(done, "was stopped by somebody else", exit_code=6)
     cluster.assert_nothing_left()
 
@@ -78,14 +78,14 @@ def test_two_ups_at_once(cluster: SshCluster) -> None:
         time.sleep(0.05)
     assert losers, both[0].output
     loser = losers[0]
-    refused = loser.wait(20)
+    refused = loser.wait(60)
     (winner,) = [up for up in both if up is not loser]
     assert_one_clear_error(refused, "is still alive", exit_code=5)
     winner.wait_for("importing the engine", 60)
     for name in ("node1", "node2"):
         find(cluster.hosts[name], "supervisor")
     interrupt(winner)
-    done = winner.wait(30)
+    done = winner.wait(60)
     assert_one_clear_error(done, "interrupted before the cluster was ready", exit_code=130)
     cluster.assert_nothing_left()
 
@@ -100,7 +100,7 @@ def test_ctrl_c_at_any_moment_of_the_start(cluster: SshCluster) -> None:
         up = cluster.sparkctl.start("up", *cluster.unprobed(2))
         time.sleep(delay_s)
         interrupt(up)
-        done = up.wait(30)
+        done = up.wait(60)
         assert done.exit_code == 130 and "Traceback" not in done.output, done.output
         cluster.assert_nothing_left()
 
@@ -111,7 +111,7 @@ def test_ctrl_c_during_the_all_reduces(cluster: SshCluster) -> None:
     up.wait_for("all-reduces between 2 nodes", 60)
     wait_for_rank_of_probe(cluster)
     interrupt(up)
-    done = up.wait(30)
+    done = up.wait(60)
     assert done.exit_code == 130 and "Traceback" not in done.output, done.output
     cluster.assert_nothing_left()
 

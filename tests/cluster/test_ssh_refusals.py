@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,9 @@ def test_a_model_with_a_missing_shard_on_one_node(cluster: SshCluster, tmp_path:
 def test_an_occupied_api_port(cluster: SshCluster) -> None:
     head = cluster.hosts.nodes[0]
     head.exec(["sh", "-c", f"nohup python3 -m http.server -b {head.address} {API_PORT} >/dev/null 2>&1 &"])
-    for _ in range(100):
-        if API_PORT in head.listening_ports():
-            break
+    deadline = time.monotonic() + 60
+    while API_PORT not in head.listening_ports() and time.monotonic() < deadline:
+        time.sleep(0.05)
     done = cluster.sparkctl.run("up", *cluster.inputs(3))
     assert_one_clear_error(done, "node1", str(API_PORT), "must be free", "ss -ltnp", exit_code=5)
 

@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from tests.cluster.sparkctl_process import assert_one_clear_error
-from tests.cluster.ssh_cluster import API_PORT, SshCluster
+from tests.cluster.ssh_cluster import API_PORT, SLEEPY, SshCluster
 from tests.cluster.test_local_v41 import ask
 from tests.cluster.test_ssh_life import read_key
 from tests.hosts import NETNS_MARKS
+from tests.sgl_ext.engine_variables import KEEP_FREED_MEMORY
 
 pytestmark = [*NETNS_MARKS, pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -41,7 +42,8 @@ def serve(cluster: SshCluster, num_nodes: int, engram: dict[str, str | None]) ->
         "extends": "local-v41",
         "parallelism": {"nodes": num_nodes, "tp": num_nodes},
         "extensions": {"engram": engram},
-        "server": {"host": address, "port": API_PORT},
+        "server": {"host": address, "port": API_PORT, "flags": SLEEPY},
+        "environment": KEEP_FREED_MEMORY,
         "limits": {"ready_timeout_s": 230},
     }
     path.write_text(yaml.safe_dump(document))
