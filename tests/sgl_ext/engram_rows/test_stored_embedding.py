@@ -1,7 +1,5 @@
 """StoredEngramEmbedding against SGLang's EngramEmbedding: the same rows to the bit, on 1 to 4 ranks."""
 
-import itertools
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +9,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch, which comes with the engine: make up installs it")
 pytest.importorskip("sglang")
 
-from safetensors import safe_open  # noqa: E402
-from torch import multiprocessing  # noqa: E402
-
 from engram.checkpoint import open_checkpoint  # noqa: E402
 from sgl_ext.errors import EngramReadError, SettingError  # noqa: E402
 from sgl_ext.stand_ins import add_stand_ins  # noqa: E402
+from tests.sgl_ext.engine_forks import EngineForks  # noqa: E402
+from tests.sgl_ext.engine_variables import cpu_engine_variables  # noqa: E402
+from tests.sgl_ext.engram_rows.compare_rows import draw_ids, load_table  # noqa: E402
 from tests.sgl_ext.engram_rows.conftest import LAYERS  # noqa: E402
 
 pytestmark = pytest.mark.sglang
@@ -32,65 +30,21 @@ def cpu_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     reset_row_service()
 
 
-def load_table(model_dir: Path, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-    prefix = f"layers.{layer}.engram.embed."
-    index = json.loads((model_dir / "model.safetensors.index.json").read_text())["weight_map"]
-    with safe_open(model_dir / index[prefix + "weight"], "pt") as shard:
-        return shard.get_tensor(prefix + "weight"), shard.get_tensor(prefix + "scale")
-
-
-def draw_ids(bounds: tuple[int, ...], tokens: int, seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    columns = [
-        torch.randint(low, high, (tokens,), generator=generator) for low, high in itertools.pairwise(bounds)
-    ]
-    return torch.stack(columns, dim=1)
-
-
-def run_rank(rank: int, tp: int, model_dir: Path, rendezvous: Path, results: Path) -> None:
-    """One rank: SGLang's sharded lookup with its all-reduce, and ours with its all-gather, over gloo."""
-    os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
-    add_stand_ins()
-    import torch.distributed as dist
-    from sglang.srt.layers.engram import EngramEmbedding
-    from sglang.srt.runtime_context import get_parallel
-
-    from sgl_ext.engram.embedding import StoredEngramEmbedding
-
-    class Gloo:
-        def all_gather_into_tensor(self, output: torch.Tensor, part: torch.Tensor) -> None:
-            dist.all_gather_into_tensor(output, part)
-
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=tp)
-    layout = open_checkpoint(model_dir).layout
-    with get_parallel().override(tp_size=tp, tp_rank=rank, attn_dp_size=1, attn_cp_size=1, tp_group=Gloo()):
-        stored = {}
-        for layer in LAYERS:
-            bounds = layout.column_bounds(layer)
-            stored[layer] = StoredEngramEmbedding(bounds[-1], 64, layer, column_bounds=bounds)
-        for layer in LAYERS:
-            bounds = layout.column_bounds(layer)
-            weight, scale = load_table(model_dir, layer)
-            stock = EngramEmbedding(bounds[-1], 64, layer, column_bounds=bounds)
-            stock._load_rows(stock.weight, weight)
-            stock._load_rows(stock.scale, scale)
-            for tokens in (1, 6, 257):
-                ids = draw_ids(bounds, tokens, seed=tokens)
-                expected = stock._owned_rows(ids)
-                if tp > 1:
-                    dist.all_reduce(expected)
-                seen = stored[layer](ids)
-                assert seen.shape == expected.shape == (tokens, 24, 64)
-                assert torch.equal(seen.view(torch.int16), expected.view(torch.int16))
-    (results / f"rank-{rank}").write_text("same")
-    dist.destroy_process_group()
-
-
 @pytest.mark.parametrize("tp", [1, 2, 3, 4])
 def test_rows_equal_sglangs_on_all_ranks(
-    tp: int, model_dir: Path, row_environment: Path, tmp_path: Path
+    tp: int, model_dir: Path, row_environment: Path, tmp_path: Path, engine_forks: EngineForks
 ) -> None:
-    multiprocessing.spawn(run_rank, args=(tp, model_dir, tmp_path / "meet", tmp_path), nprocs=tp)
+    ranks = []
+    for rank in range(tp):
+        folder = tmp_path / f"run-{rank}"
+        folder.mkdir()
+        environment = cpu_engine_variables(tp, folder) | {
+            name: value for name, value in os.environ.items() if name.startswith("SPARKCTL_ENGRAM_")
+        }
+        argv = (str(rank), str(tp), str(model_dir), str(tmp_path / "meet"), str(tmp_path))
+        ranks.append(engine_forks.start("tests.sgl_ext.engram_rows.compare_rows", folder, environment, *argv))
+    for done in [rank.wait(250) for rank in ranks]:
+        assert done.returncode == 0, done.stderr[-4000:]
     assert sorted(path.name for path in tmp_path.glob("rank-*")) == [f"rank-{rank}" for rank in range(tp)]
 
 
