@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Sequence
 
 from launcher.errors import ConfigError
@@ -35,6 +36,11 @@ def one_group(recipe: Recipe, address: str) -> Recipe:
 def part_run_id(deployment: str, part: str) -> str:
     """Each group and the router is a run of its own: X-g1, X-g2, X-router."""
     return f"{deployment}-{part.replace('group ', 'g')}"
+
+
+def whole_of(run_id: str) -> str:
+    """The deployment that a group's run, by its id, is a part of; any other run is a whole."""
+    return re.sub(r"-g\d+$", "", run_id)
 
 
 def nodes_of_group(recipe: Recipe, topology: Topology, group: int) -> Topology:

@@ -12,7 +12,7 @@ from launcher.doctor.finding import Finding
 from launcher.make_plan import num_ranks, run_ports
 from launcher.node_facts import NodeFacts
 from launcher.plan import LaunchPlan, NodePlan
-from launcher.plan_groups import ROUTER_VERSION
+from launcher.plan_groups import ROUTER_VERSION, whole_of
 
 LOCK_CHECK = "recipe-lock"
 LOCK_HINT = (
@@ -91,7 +91,7 @@ def _earlier_runs(node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:
             "earlier-run",
             node,
             f"an earlier run is still alive: {run.run_id} ({run.status}) since {run.started}",
-            f"sparkctl down --run {run.run_id}, or sparkctl up --replace",
+            f"sparkctl down --run {whole_of(run.run_id)}, or sparkctl up --replace",
         )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from launcher.deployment import Deployment
     from launcher.launch_cluster import Facts, Stopwatch
     from launcher.remote import Remote
+    from launcher.run_record import RunRecords
     from launcher.topology import Node
 
 
@@ -102,7 +103,7 @@ def up(
         LiveProgress() as progress,
         connect_all(targets, SshOptions(accept_new_host_keys=accept_new_host_keys)) as remotes,
     ):
-        made, facts = _make_plan(source, remotes, progress, replace=replace)
+        made, facts = _make_plan(source, remotes, progress, records if replace else None)
         stopwatch.lap("plan_s")
         inputs = source if isinstance(source, Inputs) else None
         _check_all(made, inputs, facts, remotes, progress, stopwatch, skipped)
@@ -148,10 +149,13 @@ def _check_all(
 
 
 def _make_plan(
-    source: Deployment | Inputs, remotes: Mapping[str, Remote], progress: LiveProgress, *, replace: bool
+    source: Deployment | Inputs,
+    remotes: Mapping[str, Remote],
+    progress: LiveProgress,
+    replaced: RunRecords | None,
 ) -> tuple[Deployment, Facts]:
-    """The plan to carry out, and fresh facts of its nodes.
-    With `replace`, earlier runs are ended on the way.
+    """The plan to carry out, and fresh facts of its nodes. With the records of what may be `replaced`,
+    earlier runs are ended on the way.
     """
     from launcher.deployment import Deployment
     from launcher.gather_facts import gather_facts, probes_for_plan
@@ -177,11 +181,30 @@ def _make_plan(
             lock=source.lock,
             values=source.values,
         )
-    if replace and any(own.live_runs for own in facts.values()):
+    if replaced is not None and any(own.live_runs for own in facts.values()):
         end_earlier_runs(facts, remotes, progress)
+        _end_other_groups(facts, replaced, progress)
         probes = tuple(probe for plan in made.plans for probe in probes_for_plan(plan))
         facts = require_facts(gather_facts(remotes, probes))
     return made, facts
+
+
+def _end_other_groups(facts: Facts, records: RunRecords, progress: LiveProgress) -> None:
+    """A group that was replaced leaves its router, and groups on other nodes: they go with it."""
+    from launcher.connect import SshOptions
+    from launcher.end_run import end_run
+    from launcher.errors import NoSuchRun
+    from launcher.plan_groups import whole_of
+
+    ended = {run.run_id for own in facts.values() for run in own.live_runs}
+    for deployment in sorted({whole_of(run_id) for run_id in ended} - ended):
+        try:
+            runs = records.choose_all(deployment)
+        except NoSuchRun:
+            continue  # another machine started it
+        for record in sorted(runs, key=lambda record: not record.plan.is_router):
+            progress.step(f"ending run {record.run_id}, which belongs to it")
+            end_run(record, records, SshOptions())
 
 
 def _with_key_rule(inputs: Inputs, no_api_key: bool) -> Inputs:

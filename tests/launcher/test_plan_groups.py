@@ -17,7 +17,7 @@ from launcher.gather_facts import probes_for_deployment, probes_for_plan
 from launcher.launch_cluster import check
 from launcher.make_deployment import make_deployment, ports_differ
 from launcher.make_plan import make_plan, run_ports
-from launcher.node_facts import NodeFacts, PackedFacts
+from launcher.node_facts import NodeFacts, PackedFacts, RunFacts
 from launcher.plan import LaunchPlan, plan_from_json, plan_to_json
 from launcher.plan_groups import nodes_to_reach, router_node
 from launcher.preflight import find_problems
@@ -230,6 +230,16 @@ def test_the_doctor_names_the_tables_of_a_groups_rank() -> None:
     facts[last] = facts[last].model_copy(update={"packed": missing})
     (found,) = [item for item in find_problems(planned(), facts) if item.check == "engram-tables"]
     assert found.node == last and "--tp 4 --ranks 3" in found.hint
+
+
+def test_a_living_group_is_ended_with_its_whole() -> None:
+    facts = all_facts(TOPOLOGY, RECIPE)
+    name = TOPOLOGY.nodes[0].name
+    for run_id, whole in ((f"{RUN_ID}-g2", RUN_ID), (RUN_ID, RUN_ID)):
+        alive = RunFacts(run_id=run_id, status="running", started="now")
+        facts[name] = facts[name].model_copy(update={"live_runs": (alive,)})
+        (found,) = [item for item in find_problems(planned(), facts) if item.check == "earlier-run"]
+        assert f"sparkctl down --run {whole}," in found.hint
 
 
 def test_groups_router_and_nodes_must_agree() -> None:
