@@ -79,8 +79,8 @@ def main() -> None:
         "versions": {name: metadata.version(name) for name in ("sglang", "sglang-router")},
         "recipe": RECIPE,
     }
-    with tempfile.TemporaryDirectory() as text:
-        recipe, file = Path(text) / "two-groups.yaml", Path(text) / "plan.json"
+    with tempfile.TemporaryDirectory() as folder:
+        recipe, file = Path(folder) / "two-groups.yaml", Path(folder) / "plan.json"
         recipe.write_text(RECIPE)
         sparkctl("tiny-model", "qwen3", str(Path.home() / ".local/share/sparkctl/models/tiny-qwen3"))
         sparkctl("plan", "--recipe", str(recipe), "--port", options.port, "--output", str(file))
@@ -91,7 +91,8 @@ def main() -> None:
             ask_with_one_group_dead(planned, report)
         finally:
             report["down"] = json.loads(sparkctl("down", "--run", planned["deployment"], "--json"))
-            (options.out / "two-groups.json").write_text(json.dumps(report, indent=1) + "\n")
+            text = json.dumps(report, indent=1).replace(str(Path.home()), "~")
+            (options.out / "two-groups.json").write_text(text + "\n")
 
 
 def start(file: Path, planned: dict[str, Any], report: dict[str, Any]) -> None:
