@@ -91,7 +91,7 @@ def main() -> None:
             ask_with_one_group_dead(planned, report)
         finally:
             report["down"] = json.loads(sparkctl("down", "--run", planned["deployment"], "--json"))
-            text = json.dumps(report, indent=1).replace(str(Path.home()), "~")
+            text = json.dumps(report, indent=1).replace(str(Path.home()), "~").replace(sys.prefix, "V")
             (options.out / "two-groups.json").write_text(text + "\n")
 
 
