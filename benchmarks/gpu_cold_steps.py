@@ -53,4 +53,6 @@ def main(folder: Path, disk_folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3) or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     main(Path(sys.argv[1]), Path(sys.argv[-1]))
