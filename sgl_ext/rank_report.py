@@ -51,6 +51,7 @@ def write_rank_report(
         "hooks": [_describe_hook(item) for item in installed],
         "settings": settings.as_json(),
         "server_args": describe_server_args(server_args),
+        "resolved": describe_resolved(server_args),
         "details": details,
     }
     _write(report_path(settings.report_dir, rank), report)
@@ -93,9 +94,22 @@ def read_versions() -> dict[str, str | None]:
 
 def describe_server_args(server_args: Any) -> dict[str, object]:
     """Every field of SGLang's ServerArgs (a msgspec Struct) with a plain value; secrets are left out."""
+    return _plain({name: getattr(server_args, name) for name in server_args.__struct_fields__})
+
+
+def describe_resolved(server_args: Any) -> dict[str, object]:
+    """What SGLang decided where an argument left it open or could not stand; the arguments stay as given."""
+    decided: dict[str, object] = {}
+    for _, fields in getattr(server_args, "_resolved_overrides", None) or ():  # the last one counts
+        decided |= fields
+    return _plain(
+        {name: value for name, value in decided.items() if value != getattr(server_args, name, None)}
+    )
+
+
+def _plain(values: Mapping[str, object]) -> dict[str, object]:
     plain: dict[str, object] = {}
-    for name in server_args.__struct_fields__:
-        value = getattr(server_args, name)
+    for name, value in values.items():
         if any(word in name for word in _SECRET_WORDS):
             plain[name] = "(secret)" if value else None
         elif isinstance(value, (str, int, float, bool)) or value is None:

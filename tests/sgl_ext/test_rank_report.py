@@ -17,6 +17,10 @@ class ServerArgs:
     model_path: str = "/models/v41"
     api_key: str | None = "hunter2"
     json_model_override_args: object = b"{}"
+    _resolved_overrides = (
+        ("one rule", {"tp_size": 2, "model_path": "/models/v41"}),
+        ("a later", {"tp_size": 4}),
+    )
 
 
 def settings(report_dir: Path | None) -> Settings:
@@ -43,6 +47,7 @@ def test_report_of_one_rank(tmp_path: Path) -> None:
     assert report["settings"]["report_dir"] == str(tmp_path)
     assert report["server_args"]["tp_size"] == 3
     assert report["server_args"]["api_key"] == "(secret)"
+    assert report["resolved"] == {"tp_size": 4}  # the last decision, and only what differs
     assert "hunter2" not in report_path(tmp_path, 2).read_text()
     assert "python" in report["versions"]
     assert [path.name for path in tmp_path.iterdir()] == ["rank-02.json"]  # no temporary file left

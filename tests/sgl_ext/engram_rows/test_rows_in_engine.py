@@ -125,6 +125,8 @@ def test_text_and_log_probabilities_are_those_of_the_tables_in_memory(
     for rank in range(tp):
         report = json.loads((tmp_path / "disk" / "reports" / f"rank-{rank:02d}.json").read_text())
         assert "row_store" in report["hook_sets"]
+        effect = report["server_args"] | report["resolved"]
+        assert effect["enable_decoder_swa_bounded_replay"] is replay and effect["dtype"] == "float32"
         targets = {hook["target"].rsplit(".", 1)[-1] for hook in report["hooks"]}
         assert {"EngramEmbedding", "from_model", "stream_output"} <= targets
 
