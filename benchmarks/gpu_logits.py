@@ -211,7 +211,8 @@ def write(options: argparse.Namespace) -> None:
     print(json.dumps(facts, indent=1))
     if facts["wrong_rows"]["median"] < POWER * FACTOR * facts["roundings_alone"]["median"]:
         sys.exit("error: the bound must be far from a wrong row, and is not\n  -> take a larger model")
-    np.savez(options.file, rows=engine, facts=json.dumps(facts))
+    # Half precision costs 0.0035 of distance, where bounds are tenths, and half of the bytes to carry.
+    np.savez_compressed(options.file, rows=engine.astype(np.float16), facts=json.dumps(facts))
     print(f"{options.file}: {options.file.stat().st_size / 1e6:.1f} MB")
 
 
@@ -221,7 +222,7 @@ def compare(options: argparse.Namespace) -> None:
     from gpu_engram_phases import post
 
     held = np.load(options.file)
-    cpu, facts = held["rows"], json.loads(str(held["facts"]))
+    cpu, facts = held["rows"].astype(np.float32), json.loads(str(held["facts"]))
     if facts["asked"] != [*LENGTHS, PROMPT_ROWS, NEW_TOKENS]:
         sys.exit(
             f"error: {options.file} must hold this version's prompts, got {facts['asked']}\n"
