@@ -24,8 +24,8 @@ SMALL_BYTES = 65536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
-    """One rank. `stages`: what it told, in order; `end`: how its process ended; `error`: it could not be
-    asked."""
+    """One rank. `stages`: what it told, in order; `end`: how its process ended;
+    `error`: it could not be asked."""
 
     node: str
     rank: int
@@ -55,8 +55,8 @@ class CollectiveResult:
     seconds: float
 
     def rows(self) -> list[dict[str, float]]:
-        """Per size: the slowest rank's median, and bus bandwidth as nccl-tests counts it: 2 (n-1)/n bytes
-        a second."""
+        """Per size: the slowest rank's median,
+        and bus bandwidth as nccl-tests counts it: 2 (n-1)/n bytes a second."""
         sizes: dict[int, list[float]] = {}
         for rank in self.ranks:
             for stage in rank.stages:

@@ -51,8 +51,8 @@ def send_collective(
     sizes: tuple[int, ...] = SIZES_BYTES,
     tell: Tell = lambda text: None,
 ) -> CollectiveResult:
-    """Blocks until every rank has ended: IMPORT_LIMIT_S and twice `limit_s` at most. Never raises for a
-    node.
+    """Blocks until every rank has ended:
+    IMPORT_LIMIT_S and twice `limit_s` at most. Never raises for a node.
     """
     started_s = time.monotonic()
     backend = "gloo" if plan.runtime == "cpu" else "nccl"
@@ -73,8 +73,8 @@ def send_collective(
 
 
 class _Steps:
-    """Tells a step when every rank has taken it, and knows when one failed. Called from the threads of all
-    ranks.
+    """Tells a step when every rank has taken it, and knows when one failed.
+    Called from the threads of all ranks.
     """
 
     def __init__(self, num_ranks: int, tell: Tell) -> None:

@@ -45,8 +45,8 @@ def main() -> None:
 
 
 def meet(dist: Any, settings: dict[str, Any]) -> Any:
-    """The ranks' store, once all of them have imported torch: the slowest one's import is not in the time of
-    an operation.
+    """The ranks' store, once all of them have imported torch:
+    the slowest one's import is not in the time of an operation.
     """
     host, port = settings["rendezvous"].rsplit(":", 1)
     rank, world_size = settings["rank"], settings["world_size"]

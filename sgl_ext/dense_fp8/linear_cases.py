@@ -77,8 +77,8 @@ def zero_weight(shape: LinearShape, device: torch.device) -> BlockWeight:
 
 
 def draw_rows(shape: LinearShape, tokens: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Ordinary tokens, and every fourth with groups that differ a thousandfold, so that a scale of another
-    group shows.
+    """Ordinary tokens, and every fourth with groups that differ a thousandfold,
+    so that a scale of another group shows.
     """
     draw = torch.Generator().manual_seed(tokens)
     rows = torch.randn((tokens, shape.inputs), generator=draw)

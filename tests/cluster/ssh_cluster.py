@@ -1,5 +1,5 @@
-"""A cluster of test nodes (network namespaces with SSH servers) as its user sees it: a topology and a
-recipe.
+"""A cluster of test nodes (network namespaces with SSH servers)
+as its user sees it: a topology and a recipe.
 """
 
 from __future__ import annotations

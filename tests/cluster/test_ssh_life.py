@@ -81,8 +81,8 @@ def check_key_is_needed(cluster: SshCluster, key: str) -> None:
 
 
 def check_key_is_hidden(cluster: SshCluster, run_id: str, key: str) -> None:
-    """No other user can read it: not from a command line, an environment, a log, or a file that is not
-    0600.
+    """No other user can read it:
+    not from a command line, an environment, a log, or a file that is not 0600.
     """
     secret = key.encode()
     for host in cluster.hosts.nodes:

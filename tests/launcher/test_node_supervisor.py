@@ -1,5 +1,5 @@
-"""The supervisor of one node, with a stand-in for the engine: it sees every end, and leaves nothing
-behind.
+"""The supervisor of one node, with a stand-in for the engine:
+it sees every end, and leaves nothing behind.
 """
 
 from __future__ import annotations
