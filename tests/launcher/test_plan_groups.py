@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher import end_run
+from launcher.cli import up
 from launcher.cli.plan import describe_plan
 from launcher.compose_recipe import load_recipe
 from launcher.deployment import Deployment, deployment_from_json, deployment_to_json
@@ -208,6 +210,26 @@ def test_every_command_takes_groups_and_router_as_one_run(records: RunRecords) -
     assert [item.run_id for item in records.choose_all(None)] == ids
     with pytest.raises(NoSuchRun):
         records.choose_all(f"{RUN_ID}-g3")
+
+
+def test_a_group_that_is_replaced_takes_its_router_and_the_others_with_it(
+    records: RunRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(end_run, "end_run", lambda record, records, options: ended.append(record.run_id))
+
+    def replaced(*run_ids: str) -> list[str]:
+        ended.clear()
+        facts = all_facts(TOPOLOGY, RECIPE)
+        alive = tuple(RunFacts(run_id=run_id, status="running", started="now") for run_id in run_ids)
+        name = TOPOLOGY.nodes[0].name
+        facts[name] = facts[name].model_copy(update={"live_runs": alive})
+        up._end_other_groups(facts, records, Told())  # type: ignore[arg-type]
+        return ended
+
+    assert replaced(f"{RUN_ID}-g1") == [f"{RUN_ID}-router", f"{RUN_ID}-g1", f"{RUN_ID}-g2"]
+    assert replaced("20260101-000000-1111") == []
+    assert replaced("of-another-machine-g1") == []
 
 
 def test_what_asks_one_engine_wants_one_group(records: RunRecords) -> None:
