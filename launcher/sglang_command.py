@@ -12,6 +12,8 @@ from launcher.topology import Node
 _NO_SPLIT_ROWS_ON_GPU = "the plugin's hook for CUDA's layers has not run on a GPU yet"
 # SGLang has no option for these; the plugin's boot check decides whether they run on this machine.
 _PLUGIN_BACKENDS = ("b12x", "reference")
+# The nodes of a CPU engine share one machine's cores, and each idle scheduler would keep one of them busy.
+_CPU_FLAGS: dict[str, FlagValue] = {"sleep-on-idle": True}
 # A clean environment: what the launcher's user or the node's shell exports must not reach the engine.
 BASE_PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -43,7 +45,8 @@ def server_options(
     backend = recipe.extensions.experts.backend
     if backend not in ("auto", *_PLUGIN_BACKENDS) and server.moe_runner_backend is None:
         words += ["--moe-runner-backend", backend]
-    for option, value in sorted(server.flags.items()):
+    flags = _CPU_FLAGS | server.flags if recipe.engine.runtime == "cpu" else server.flags
+    for option, value in sorted(flags.items()):
         words += option_words(option, value)
     return tuple(words)
 
