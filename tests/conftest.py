@@ -6,6 +6,7 @@ of Python's own is reset to the default when a child is started.
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -13,6 +14,11 @@ import pytest
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Before torch or numpy is imported. Their threads wait for each other by spinning: with two workers on two
+# cores they take what the other one needs.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
 
 HERE = Path(__file__).parent
 # These hold bars in seconds, or start the embedded recipes, whose ports are fixed: one after the other.

@@ -1,4 +1,6 @@
-"""`up` calls nothing ready whose ranks have not reported; `audit` finds a run as planned. Plain model."""
+"""`up` calls nothing ready whose ranks have not reported. `audit` of a plain model is in test_embedded.py,
+whose engine it shares.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,3 @@ def test_up_ends_a_run_that_has_not_reported(local: Sparkctl) -> None:
     assert "ready after" not in done.output
     assert local.record(local.run_ids()[-1])["status"] == "failed"
     assert_nothing_left(local.home, shared_memory, [port])
-
-
-def test_a_plain_model_is_audited_too(local: Sparkctl) -> None:
-    port = free_ports(1)
-    local.up("--recipe", "local-1x", "--port", str(port))
-    audit = local.run("audit")
-    assert audit.exit_code == 0 and "node-0  rank 0  as planned" in audit.stdout, audit.output
-    assert local.run("down").exit_code == 0
-    ended = local.run("audit")
-    assert ended.exit_code == 6 and "/server_info must be answered" in ended.stdout, ended.output

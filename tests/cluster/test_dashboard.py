@@ -36,22 +36,22 @@ def wait_for_text(chrome: Chrome, selector: str, what: Callable[[str], object], 
 def test_the_page_follows_a_run_from_its_start_to_its_end(local: Sparkctl, tmp_path: Path) -> None:
     find_chromium()
     dashboard = local.start("dashboard", "--port", "0")
-    dashboard.wait_for("dashboard  http://", 30)
+    dashboard.wait_for("dashboard  http://", 60)
     found = re.search(r"dashboard {2}(http://127\.0\.0\.1:\d+/)\n", dashboard.output)
     assert found, dashboard.output
     with open_chromium(tmp_path) as chrome:
         chrome.get(found[1])
-        wait_for_text(chrome, "#runs", lambda text: "No cluster is running" in text, 20)
+        wait_for_text(chrome, "#runs", lambda text: "No cluster is running" in text, 60)
         port = free_ports(1)
         up = local.start("up", "--recipe", "local-1x", "--port", str(port))
         wait_for_text(chrome, ".run-head", lambda text: "loading" in text, 60)
         wait_for_text(chrome, ".load", lambda text: "importing the engine" in text, 60)
         assert up.wait(240).exit_code == 0, up.output
-        wait_for_text(chrome, ".run-head", lambda text: "serving" in text, 30)
+        wait_for_text(chrome, ".run-head", lambda text: "serving" in text, 60)
         for _ in range(3):
             ask(f"http://127.0.0.1:{port}/v1", "How fast is it?", stream=False)
         measured = re.compile(r"Tokens per second\s+(?!0\.0)[\d.]+")
-        text = wait_for_text(chrome, ".figures", measured.search, 30)
+        text = wait_for_text(chrome, ".figures", measured.search, 60)
         assert "of 8,192 tokens" in text and "no draft verified" in text
 
         status = local.run("status")
@@ -62,11 +62,11 @@ def test_the_page_follows_a_run_from_its_start_to_its_end(local: Sparkctl, tmp_p
 
         (scheduler,) = [item for item in engine_processes(local.home) if "sglang::scheduler" in item.title]
         os.kill(scheduler.pid, signal.SIGSTOP)
-        wait_for_text(chrome, "tr[data-status]", lambda text: f"pid {scheduler.pid}" in text, 20)
+        wait_for_text(chrome, "tr[data-status]", lambda text: f"pid {scheduler.pid}" in text, 60)
         os.kill(scheduler.pid, signal.SIGKILL)
-        wait_for_text(chrome, ".run-head", lambda text: "dead" in text, 30)
-        assert "SIGKILL" in wait_for_text(chrome, "tr[data-status]", lambda text: "SIGKILL" in text, 10)
+        wait_for_text(chrome, ".run-head", lambda text: "dead" in text, 60)
+        assert "SIGKILL" in wait_for_text(chrome, "tr[data-status]", lambda text: "SIGKILL" in text, 60)
         assert local.run("down").exit_code == 0
-        wait_for_text(chrome, "#runs", lambda text: "No cluster is running" in text, 20)
+        wait_for_text(chrome, "#runs", lambda text: "No cluster is running" in text, 60)
     dashboard.send_interrupt()
-    assert dashboard.wait(10).exit_code == 0, dashboard.output
+    assert dashboard.wait(60).exit_code == 0, dashboard.output

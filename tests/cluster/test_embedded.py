@@ -36,6 +36,7 @@ name: two-groups
 description: Two groups of one node on this machine behind sglang-router
 extends: local
 parallelism: {nodes: 2, groups: 2, tp: 1}
+server: {flags: {sleep-on-idle: true}}
 router: {policy: round_robin, health_interval_s: 1}
 evidence: {status: not_run, notes: of this test}
 """
@@ -81,6 +82,8 @@ def test_groups_of_one_node_and_clusters_of_two_and_three_give_the_same_text(
         assert told["verdict"] == "serving" and len(told["nodes"]) == num_nodes
         assert told["probe"]["seconds"] > 0 and told["engine"]["tp_size"] == num_nodes
 
+        audit = local.run("audit")
+        assert audit.exit_code == 0 and audit.stdout.count("as planned") == num_nodes, audit.output
         if num_nodes == 3:
             check_second_up(local, port)
         down = local.run("down")
@@ -88,6 +91,8 @@ def test_groups_of_one_node_and_clusters_of_two_and_three_give_the_same_text(
         assert_nothing_left(local.home, shared_memory, [port, port + 1, port + 2])
         again = local.run("down")
         assert again.exit_code == 0 and "nothing was running" in again.stdout, again.output
+        ended = local.run("audit")
+        assert ended.exit_code == 6 and "/server_info must be answered" in ended.stdout, ended.output
     assert all(texts[1]) and texts[1] == texts[2] == texts[3]
 
 
