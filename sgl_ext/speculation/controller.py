@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sgl_ext.speculation.acceptance import DEFAULT_CHANCE, AcceptanceEstimate
 from sgl_ext.speculation.confidence import ConfidenceTable, confidence_level
@@ -19,7 +19,7 @@ from sgl_ext.speculation.fixed_point import ONE, PLAIN, ceil_div, survival_of
 from sgl_ext.speculation.prediction_score import PredictionScore
 from sgl_ext.speculation.regret import RegretAccount
 from sgl_ext.speculation.request_option import SpecOption
-from sgl_ext.speculation.request_state import RequestState
+from sgl_ext.speculation.request_state import REQUEST_LIMIT, RequestState
 from sgl_ext.speculation.step_plan import Budget, DraftPlan, StepKind, VerifyPlan
 from sgl_ext.speculation.width_choice import (
     Choice,
@@ -59,6 +59,13 @@ _SERVER_MOST = 64 * PLAIN
 _SERVER_INCOME_SHIFT = 7  # 1/128: with the limit, 0.97 of no speculation from 174 plain steps on
 _POPULATION_WEIGHT = 2
 _POPULATION_MEMORY_SHIFT = 9
+# Until so many trials of the server, a request alone that has gained nothing yet takes one token at a time:
+# wider steps on a guess use up the regret that telling a small gain from none needs.
+_FIRST_TRIALS = 64 * ONE
+# Hope ends where half a plain step of regret is left: that is for trials later on.
+_HOPE_LEFT = PLAIN // 2
+# Drafting goes on until plain is better by 1/128: figures that waver around break-even lose more by stopping.
+_STAY_SHIFT = 7
 
 
 class SpeculationController:
@@ -115,7 +122,8 @@ class SpeculationController:
         budget = self._budget(states, plain_ns, choices[0])
         is_forced = self._floor(states) > 0
         start = choices[0] if is_forced else plain
-        best = best_rate((choice for choice in choices if choice.cost_ns <= budget.max_cost_ns), start)
+        affordable = [choice for choice in choices if choice.cost_ns <= budget.max_cost_ns]
+        best = best_rate(affordable, start) if is_forced else self._best(states, affordable, plain, budget)
         if best.total > (start.total if is_forced else 0):
             self._note_drafting(states)
             return plan(StepKind.PAYS, best, budget)
@@ -124,7 +132,7 @@ class SpeculationController:
         would_pay = best_rate(choices, start).total > 0
         if not would_pay:
             self._note_stopping(states, batch)
-        probe = self._probe(states, choices, budget)
+        probe = self._probe(states, budget)
         if probe is not None:
             return plan(StepKind.PROBE, probe, budget)
         for state in states:
@@ -294,18 +302,48 @@ class SpeculationController:
         ]
         return best_gain(affordable, rate)
 
-    def _probe(
-        self, states: Sequence[RequestState], choices: Sequence[Choice], budget: Budget
-    ) -> Choice | None:
+    def _best(
+        self, states: Sequence[RequestState], affordable: Sequence[Choice], plain: Choice, budget: Budget
+    ) -> Choice:
+        """The choice with the best rate, or plain; where nothing pays, one token of each while it may."""
+        payers = [states[idx] for idx in budget.payers]
+        stop = plain
+        if all(state.drafts for state in payers):
+            stop = replace(plain, tokens=plain.tokens - (plain.tokens >> _STAY_SHIFT))
+        best = stop
+        is_alone = len(states) == 1 and all(state.account.left <= REQUEST_LIMIT for state in payers)
+        if is_alone and self._population.weights()[0] < _FIRST_TRIALS:
+            best = best_rate((choice for choice in affordable if choice.total == 1), stop)
+        if best is stop:
+            best = best_rate(affordable, stop)
+        trial = self._trial(states)
+        if best is stop and trial.cost_ns <= budget.max_cost_ns and trial.beats(plain):
+            return trial
+        return plain if best is stop else best
+
+    def _trial(self, states: Sequence[RequestState]) -> Choice:
+        """One token of each request, with the tokens that it may well bring."""
+        widths = tuple(min(1, state.widest(self._table.block)) for state in states)
+        batch = len(states)
+        hopes = sum(self._hope(state) for state, width in zip(states, widths, strict=True) if width)
+        if self._settings.shape is VerifyShape.RAGGED:
+            cost_ns = self._table.ragged_step_ns(batch, sum(widths))
+        else:
+            cost_ns = self._table.step_ns(batch, 1)
+        return Choice(widths=widths, tokens=batch * ONE + hopes, cost_ns=cost_ns)
+
+    def _hope(self, state: RequestState) -> int:
+        """The chance of its first token; more, if everybody's few trials are all that speaks against it."""
+        if self._own_score.challenger_leads or not state.is_auto or state.account.left <= _HOPE_LEFT:
+            return self._chances(state)[0]
+        return self._population.hope()
+
+    def _probe(self, states: Sequence[RequestState], budget: Budget) -> Choice | None:
         """One token of each request, if the payers are due on average and can pay for it."""
         dueness = sum(states[idx].probe.dueness() for idx in budget.payers)
         if not budget.payers or dueness < 256 * len(budget.payers):
             return None
-        widths = tuple(min(1, state.widest(self._table.block)) for state in states)
-        probe = next(choice for choice in choices if max(choice.widths) == 1)
-        if self._settings.shape is VerifyShape.RAGGED:
-            cost_ns = self._table.ragged_step_ns(len(states), sum(widths))
-            probe = Choice(widths=widths, tokens=0, cost_ns=cost_ns)
+        probe = self._trial(states)
         if probe.cost_ns > budget.max_cost_ns:
             return None
         for state in states:

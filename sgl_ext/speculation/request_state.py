@@ -20,8 +20,6 @@ _MEMORY_SHIFT = 7
 _FORGET_WEIGHT = 2
 # Below break-even, so that the request stops; close enough that one accepted token starts it again.
 _CAUTION = ONE * 85 // 100
-# After a turn everybody's figures are no guide until so many trials later.
-_OWN_WEIGHT = 24 * ONE
 _PAID = 2 * PLAIN
 # With regret left for fewer trials than these, the intervals grow faster, so that some are left to the end.
 _POOR_PROBES = 6
@@ -43,7 +41,6 @@ class RequestState:
         self.probe = ProbeSchedule(interval)
         self.drafts = False
         self._alarm = TurnAlarm()
-        self._is_own = False
         self._gain = 0
 
     @property
@@ -51,11 +48,8 @@ class RequestState:
         return self.option.mode is SpecMode.AUTO
 
     def chances(self, others: tuple[int, ...], own_is_better: bool) -> tuple[int, ...]:
-        """Its own history where that is better in general, or lately for this request; else everybody's
-        figures, which are steadier."""
-        if own_is_better or self._is_own:
-            return self.estimate.chances()
-        return others
+        """Its own history where that has predicted better; else everybody's figures, which are steadier."""
+        return self.estimate.chances() if own_is_better else others
 
     def widest(self, block: int) -> int:
         return block if self.is_auto else self.option.width
@@ -126,6 +120,3 @@ class RequestState:
         for position in range(min(accepted + 1, width)):
             if self._alarm.observe(chances[position], position < accepted):
                 self.estimate.forget(_FORGET_WEIGHT)
-                self._is_own = True
-        if self.estimate.weights()[0] >= _OWN_WEIGHT:
-            self._is_own = False
