@@ -99,9 +99,7 @@ def _embedded(chosen: Recipe | None, nodes: int | None, port: int | None) -> Inp
     recipe = with_nodes(recipe, count)
     how = f"the embedded default: {count} node(s) on this machine, real SGLang on CPU (recipe {recipe.name})"
     topology = on_this_engine(local_topology(count))
-    return Inputs(
-        recipe=with_port(recipe, port), topology=topology, how=how, is_embedded=True, values=recipe
-    )
+    return Inputs(recipe=with_port(recipe, port), topology=topology, how=how, is_embedded=True, values=recipe)
 
 
 def with_nodes(recipe: Recipe, count: int) -> Recipe:
