@@ -39,8 +39,8 @@ def part_run_id(deployment: str, part: str) -> str:
 
 
 def whole_of(run_id: str) -> str:
-    """The deployment that a group's run, by its id, is a part of; any other run is a whole."""
-    return re.sub(r"-g\d+$", "", run_id)
+    """The deployment that a run of a group or a router, by its id, is a part of; any other run is a whole."""
+    return re.sub(rf"-(g\d+|{ROUTER})$", "", run_id)
 
 
 def nodes_of_group(recipe: Recipe, topology: Topology, group: int) -> Topology:

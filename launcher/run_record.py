@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,6 +62,11 @@ def control_root() -> Path:
             hint="unset XDG_STATE_HOME, or correct it",
         )
     return Path(base) / "sparkctl" / "control"
+
+
+def router_first(records: Iterable[RunRecord]) -> list[RunRecord]:
+    """The order of ending: a router that is asked after its groups would only find them dead."""
+    return sorted(records, key=lambda record: not record.plan.is_router)
 
 
 class RunRecords:

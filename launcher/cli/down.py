@@ -28,7 +28,7 @@ def down(
     from launcher.connect import SshOptions
     from launcher.end_run import end_run
     from launcher.errors import NodeUnreachable, UsageError
-    from launcher.run_record import RunRecords
+    from launcher.run_record import RunRecords, router_first
 
     if all_runs and run is not None:
         raise UsageError("--all must stand without --run, got both", hint=f"sparkctl down --run {run[:80]}")
@@ -46,11 +46,8 @@ def down(
         else:
             typer.echo("nothing to end: this machine has no open run")
             return
-    # A router is ended before its groups: it would only find them dead.
-    chosen = sorted(chosen, key=lambda record: not record.plan.is_router)
-    results = [
-        end_run(record, records, SshOptions(accept_new_host_keys=accept_new_host_keys)) for record in chosen
-    ]
+    options = SshOptions(accept_new_host_keys=accept_new_host_keys)
+    results = [end_run(record, records, options) for record in router_first(chosen)]
     if json:
         typer.echo(json_module.dumps([result.as_dict() for result in results], indent=2))
     else:

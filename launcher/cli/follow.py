@@ -90,9 +90,11 @@ def _lose(
     records: RunRecords,
     progress: LiveProgress,
 ) -> None:
-    progress.step(f"error: {error.node}: {error.message}\n  -> {error.hint}")
-    records.update(record, status="failed", note=str(error))
-    end_all(record.plan, remotes, progress)
+    try:
+        progress.step(f"error: {error.node}: {error.message}\n  -> {error.hint}")
+        records.update(record, status="failed", note=str(error))
+    finally:  # also when whoever read our words has gone, or this machine's disk is full
+        end_all(record.plan, remotes, progress)
     progress.step(f"{record.plan.part} is gone; the router asks the others, which serve on")
 
 

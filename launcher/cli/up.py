@@ -195,6 +195,7 @@ def _end_other_groups(facts: Facts, records: RunRecords, progress: LiveProgress)
     from launcher.end_run import end_run
     from launcher.errors import NoSuchRun
     from launcher.plan_groups import whole_of
+    from launcher.run_record import router_first
 
     ended = {run.run_id for own in facts.values() for run in own.live_runs}
     for deployment in sorted({whole_of(run_id) for run_id in ended} - ended):
@@ -202,7 +203,7 @@ def _end_other_groups(facts: Facts, records: RunRecords, progress: LiveProgress)
             runs = records.choose_all(deployment)
         except NoSuchRun:
             continue  # another machine started it
-        for record in sorted(runs, key=lambda record: not record.plan.is_router):
+        for record in router_first(runs):
             progress.step(f"ending run {record.run_id}, which belongs to it")
             end_run(record, records, SshOptions())
 

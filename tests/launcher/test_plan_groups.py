@@ -21,7 +21,7 @@ from launcher.make_deployment import make_deployment, ports_differ
 from launcher.make_plan import make_plan, run_ports
 from launcher.node_facts import NodeFacts, PackedFacts, RunFacts
 from launcher.plan import LaunchPlan, plan_from_json, plan_to_json
-from launcher.plan_groups import nodes_to_reach, router_node
+from launcher.plan_groups import nodes_to_reach, part_run_id, router_node, whole_of
 from launcher.preflight import find_problems
 from launcher.read_topology import read_topology
 from launcher.recipe import Recipe, Router
@@ -280,3 +280,10 @@ def test_groups_router_and_nodes_must_agree() -> None:
 
 def _with(**changes: object) -> object:
     return RECIPE.parallelism.model_copy(update=changes)
+
+
+def test_a_part_names_the_whole() -> None:
+    """So that the command for what still lives ends all of it."""
+    for part in ("group 1", "group 12", "router"):
+        assert whole_of(part_run_id(RUN_ID, part)) == RUN_ID
+    assert whole_of(RUN_ID) == RUN_ID
