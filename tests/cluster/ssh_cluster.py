@@ -20,8 +20,6 @@ from tests.hosts import HostSpec, NetnsHosts, NetnsNode, NodeProcess
 API_PORT = 30000
 FREEZE_TIMEOUT_S = 6.0  # a busy machine answers `status` within it
 PEER_TIMEOUT_S = 6.0
-# An idle scheduler takes a core from whatever else the suite runs.
-SLEEPY = {"sleep-on-idle": True}
 
 
 def node_specs(count: int) -> list[HostSpec]:
@@ -84,7 +82,7 @@ class SshCluster:
             "name": f"exposed-{num_nodes}x",
             "extends": "local",
             "parallelism": {"nodes": num_nodes, "tp": num_nodes},
-            "server": {"host": self.hosts.nodes[0].address, "port": API_PORT, "flags": SLEEPY},
+            "server": {"host": self.hosts.nodes[0].address, "port": API_PORT},
             "limits": {
                 "freeze_timeout_s": FREEZE_TIMEOUT_S,
                 "peer_timeout_s": PEER_TIMEOUT_S,

@@ -36,7 +36,6 @@ name: two-groups
 description: Two groups of one node on this machine behind sglang-router
 extends: local
 parallelism: {nodes: 2, groups: 2, tp: 1}
-server: {flags: {sleep-on-idle: true}}
 router: {policy: round_robin, health_interval_s: 1}
 evidence: {status: not_run, notes: of this test}
 """

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.cluster.sparkctl_process import assert_one_clear_error
-from tests.cluster.ssh_cluster import API_PORT, SLEEPY, SshCluster
+from tests.cluster.ssh_cluster import API_PORT, SshCluster
 from tests.cluster.test_local_v41 import ask
 from tests.cluster.test_ssh_life import read_key
 from tests.hosts import NETNS_MARKS
@@ -42,7 +42,7 @@ def serve(cluster: SshCluster, num_nodes: int, engram: dict[str, str | None]) ->
         "extends": "local-v41",
         "parallelism": {"nodes": num_nodes, "tp": num_nodes},
         "extensions": {"engram": engram},
-        "server": {"host": address, "port": API_PORT, "flags": SLEEPY},
+        "server": {"host": address, "port": API_PORT},
         "environment": KEEP_FREED_MEMORY,
         "limits": {"ready_timeout_s": 230},
     }

@@ -181,18 +181,40 @@ def test_weights_are_the_same_on_every_rank_and_fill_their_range() -> None:
     assert rows.isfinite().all() and (rows[3].abs().amax() > 8 * rows[0].abs().amax())
 
 
+BLOCKS_OF_32 = {"quant_method": "fp8", "weight_block_size": [32, 32], "scale_fmt": "ue8m0"}
+
+
 @pytest.mark.parametrize(
-    ("quant", "wanted"),
+    ("capability", "quant", "wanted", "is_ours"),
     [
-        ({"quant_method": "fp8", "weight_block_size": [32, 32], "scale_fmt": "ue8m0"}, "auto"),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "auto"),
-        (None, "auto"),
+        ((12, 1), BLOCKS_OF_32, "auto", True),
+        ((9, 0), BLOCKS_OF_32, "auto", False),
+        ((12, 1), BLOCKS_OF_32, "cutlass", False),  # named, and no candidate of ours: unchecked, as asked
+        ((12, 1), {**BLOCKS_OF_32, "weight_block_size": [128, 128]}, "auto", False),
+        ((12, 1), None, "auto", False),
     ],
 )
-def test_elsewhere_sglangs_own_choice_stands(quant: object, wanted: str) -> None:
-    boot_choice._state().clear()
-    chosen = choose_for_rank(SMALL, parallel(), device=CPU, group=None, wanted=wanted, quant=quant)
-    assert chosen is None and boot_choice.describe_dense() == {}
+def test_elsewhere_sglangs_own_choice_stands(
+    capability: tuple[int, int],
+    quant: object,
+    wanted: str,
+    is_ours: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No GPU is here: its capability is said to be one, and the checks on it are left out."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(boot_choice, "choose_together", lambda *candidates, **how: "triton")
+    told: list[str] = []
+    monkeypatch.setattr(boot_choice, "tell_sglang", told.append)
+    device = torch.device("cuda", 0)
+    chosen = choose_for_rank(SMALL, parallel(), device=device, group=None, wanted=wanted, quant=quant)
+    assert (chosen, told) == (("triton", ["triton"]) if is_ours else (None, []))
+
+
+def test_a_cpu_engine_keeps_sglangs_own() -> None:
+    chosen = choose_for_rank(SMALL, parallel(), device=CPU, group=None, wanted="auto", quant=BLOCKS_OF_32)
+    assert chosen is None
 
 
 def test_candidates_say_where_they_run() -> None:
