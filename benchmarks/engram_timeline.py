@@ -6,23 +6,18 @@ has arrived. What the GPU's main stream waits for them is its idle time before t
 them. Per layer: the share of the time of its reads in which the main stream did other work.
 """
 
-import time
 from pathlib import Path
 from typing import Any
 
-from kernel_times import read_trace  # beside this file
+from kernel_times import wait_for_trace  # beside this file
 
 _DEQUANTISE = "_dequantise_kernel"
 
 
 def wait_for_timeline(folder: Path, layers: list[int], min_bytes: int, limit_s: float) -> dict[str, Any]:
     """Of the folder's first trace that is whole; `min_bytes`: smaller copies are no rows."""
-    begin = time.monotonic()
-    while time.monotonic() - begin < limit_s:
-        for path in sorted(folder.rglob("*.trace.json.gz")):
-            if (events := read_trace(path)) is not None:
-                return {"trace": path.name} | make_timeline(events, layers, min_bytes)
-        time.sleep(0.5)
+    if (found := wait_for_trace(folder, limit_s)) is not None:
+        return {"trace": found[0].name} | make_timeline(found[1], layers, min_bytes)
     return {"error": f"no whole trace in {folder} after {limit_s:.0f} s"}
 
 

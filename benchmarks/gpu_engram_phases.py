@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engram_timeline import wait_for_timeline  # beside this file
+from draft_gap import measure_gaps, write_slice  # beside this file, as the next two
+from engram_timeline import wait_for_timeline
+from kernel_times import wait_for_trace
 
 FIRST_TOKEN, LAST_TOKEN = 260, 3900  # ordinary pieces of the tiny tokenizer: no bytes, no special tokens
 
@@ -304,8 +306,7 @@ def phase_prefill(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
 def phase_timeline(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
     """Profiled, of the side with rows from disk: one cold prompt, and cold decode of eight requests."""
     server = pair[1]
-    model = Path(server.command[server.command.index("--model-path") + 1])
-    layers = json.loads((model / "config.json").read_text())["text_config"]["engram_layer_ids"]
+    layers = engram_layers(server)
     prompts = [make_prompt(4_000_000 + idx, 64) for idx in range(8)]
     cases: dict[str, tuple[int, Callable[[], Any]]] = {
         "prefill": (1 << 20, lambda: generate(server, [make_prompt(4_100_000, 32768)], 1)),
@@ -318,12 +319,54 @@ def phase_timeline(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
         flush(server)
         if name == "decode":  # its prefill is not in the trace
             generate(server, prompts, 1)
-        post(server, "/start_profile", {"output_dir": str(folder), "activities": ["GPU"]})
-        ask()
-        post(server, "/stop_profile", {})
+        profile(server, folder, ask)
         result[name] = wait_for_timeline(folder, layers, min_bytes, limit_s=30)
         print("timeline", name, {k: v for k, v in result[name].items() if k != "rows"}, flush=True)
     return result
+
+
+def phase_draft_gap(pair: Pair, options: argparse.Namespace) -> dict[str, Any]:
+    """Profiled, of the DSPARK engine with rows from disk: what lies between a draft block and its reads.
+
+    The same prompts without the profiler first, for the length of a step that it does not stretch.
+    """
+    server = next(server for server in pair if server.side == "ours")
+    if server.spec != "dspark":
+        return {"left_out": f"no draft block with --spec {server.spec}"}
+    result: dict[str, Any] = {}
+    for batch, temperature in ((1, 0.0), (8, 0.0), (16, 0.0), (8, 1.0)):
+        name = f"batch-{batch}" + ("-sampled" if temperature else "")
+        result[name] = profile_gap(server, options.out / f"trace-gap-{name}", batch, temperature)
+        print("draft-gap", name, json.dumps(result[name].get("median", result[name])), flush=True)
+    return result
+
+
+def profile_gap(server: Server, folder: Path, batch: int, temperature: float) -> dict[str, Any]:
+    prompts = [make_prompt(6_000_000 + 100 * batch + idx, 64) for idx in range(batch)]
+    generate(server, prompts, 64, temperature=temperature)  # kernels of this shape
+    unprofiled = time_decode(server, prompts, 64, temperature=temperature)
+    folder.mkdir(parents=True, exist_ok=True)
+    profile(server, folder, lambda: generate(server, prompts, 32, temperature=temperature))
+    found = wait_for_trace(folder, limit_s=20)
+    if found is None:
+        return {"error": f"no whole trace in {folder}"}
+    trace, events = found
+    gaps = measure_gaps(events, len(engram_layers(server)))
+    if "error" not in gaps:
+        write_slice(events, folder / "slice.json.gz")
+        trace.unlink()  # of megabytes; the slice holds some of its steps
+    return {"unprofiled": unprofiled} | gaps
+
+
+def engram_layers(server: Server) -> list[int]:
+    model = Path(server.command[server.command.index("--model-path") + 1])
+    return list(json.loads((model / "config.json").read_text())["text_config"]["engram_layer_ids"])
+
+
+def profile(server: Server, folder: Path, ask: Callable[[], Any]) -> None:
+    post(server, "/start_profile", {"output_dir": str(folder), "activities": ["GPU"]})
+    ask()
+    post(server, "/stop_profile", {})
 
 
 PHASES: dict[str, Callable[[Pair, argparse.Namespace], dict[str, Any]]] = {
@@ -332,4 +375,5 @@ PHASES: dict[str, Callable[[Pair, argparse.Namespace], dict[str, Any]]] = {
     "cold": phase_cold,
     "prefill": phase_prefill,
     "timeline": phase_timeline,
+    "draft-gap": phase_draft_gap,
 }

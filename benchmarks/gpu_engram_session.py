@@ -214,6 +214,7 @@ def timing(options: argparse.Namespace) -> None:
         )
     steps = [
         *[(spec, phase) for phase in ("cached", "cold") for spec in options.spec],
+        ("dspark", "draft-gap"),
         (options.spec[0], "prefill"),
         ("late", "prefill"),
         ("late", "timeline"),

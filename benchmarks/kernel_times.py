@@ -21,6 +21,17 @@ def sum_kernels(folder: Path, limit_s: float) -> dict[str, Any]:
     return result
 
 
+def wait_for_trace(folder: Path, limit_s: float) -> tuple[Path, list[dict[str, Any]]] | None:
+    """The folder's first trace that is whole, and its events; None after the limit."""
+    begin = time.monotonic()
+    while time.monotonic() - begin < limit_s:
+        for path in sorted(folder.rglob("*.trace.json.gz")):
+            if (events := read_trace(path)) is not None:
+                return path, events
+        time.sleep(0.5)
+    return None
+
+
 def read_trace(path: Path) -> list[dict[str, Any]] | None:
     """Its events; None while it is still being written."""
     try:
