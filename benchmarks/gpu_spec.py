@@ -5,9 +5,10 @@
     python benchmarks/gpu_spec.py --work W --out O --draft random --dry-run   on a CPU: a small model
 
 First the model (built where it is missing), then five engines: plain (no speculation), always (SGLang's
-DSPARK, block 5), and three that the plugin decides, still without a cost table: static and compact verify,
-and fine, which is compact with graphs of one row a request. `tune` measures a table on each of these, and
-they are started again with it (auto-static, auto-compact, auto-fine). Parts:
+DSPARK, block 5), and three that the plugin decides, still without a cost table: compact verify, fine (which
+is compact with graphs of one row a request) and static. `tune` measures a table on each of these in turn, as
+long as there is time for all the rest, and they are started again with it (auto-compact, auto-fine,
+auto-static); one without a table goes on as it is, for equality and sampling. Parts:
 
   tune      the cost tables
   timing    tokens/s at batch 1, 4, 16: all engines asked in turn, the order turned round each time
@@ -44,6 +45,10 @@ from gpu_spec_plugin import write_plugin  # noqa: E402
 from spec_parts import Limits, find_missed, run_equality, run_sampling, run_timing  # noqa: E402
 
 BLOCK = 5
+# Engines of one kind are up some seconds apart; one that is so much later is stuck, and the others go on.
+STRAGGLER_S = 60.0
+# What the parts after `tune` take, starts included, measured by none yet: tune leaves so much.
+AFTER_TUNE_S = 220.0
 # Dominated by the last token (build_agreeing_v41's arguments).
 GAINS = {"embed_gain": 1024.0, "markov_gain": 512.0}
 
@@ -63,9 +68,9 @@ class Side:
 FIRST = (
     Side(name="plain", drafts=False),
     Side(name="always"),
-    Side(name="static", verify="static"),
     Side(name="compact", verify="compact"),
     Side(name="fine", verify="compact", plain_graphs=True),
+    Side(name="static", verify="static"),
 )
 DECIDED = tuple(side.name for side in FIRST if side.verify)
 SECOND = tuple(replace(side, name=f"auto-{side.name}", tuned=True) for side in FIRST if side.verify)
@@ -179,9 +184,16 @@ class Session:
             start(server)
 
     def await_all(self, sides: tuple[Side, ...]) -> None:
+        """Until each is up, for most of the time that is left; what is not up by then is stopped."""
+        end = time.monotonic() + min(self.options.start_limit_s, 0.7 * self.left_s)
         for side in sides:
             server = self.servers[side.name]
-            await_ready(server, min(self.options.start_limit_s, self.left_s))
+            # From its own start, and once at least: it may have come up while another was waited for.
+            await_ready(server, max(end, time.monotonic() + 1) - server.started)
+            if server.error:
+                stop(server)
+            else:
+                end = min(end, time.monotonic() + STRAGGLER_S * self.options.patience)
             print(side.name, server.error or f"ready after {server.ready_s:.1f} s", flush=True)
         with ThreadPoolExecutor(len(sides)) as pool:
             list(pool.map(self._first_reply, [self.servers[side.name] for side in sides]))
@@ -288,12 +300,14 @@ def run_tune(session: Session, limits: Limits) -> dict[str, Any]:
         table_path(session.options, name).unlink(missing_ok=True)  # of an earlier run
         if session.servers[name].error:
             continue
+        if limits.is_over:
+            found[name] = {"error": "out of time"}
+            continue
         try:
             found[name] = tune_side(session, name)
         except Exception:  # noqa: BLE001, recorded
             found[name] = {"error": traceback.format_exc()}
         print(name, json.dumps(found[name])[:1500], flush=True)
-        limits.check("tune")
     return found
 
 
@@ -302,11 +316,13 @@ def run_all(session: Session) -> None:
     first = tuple(side for side in FIRST if not side.verify or side.name in options.verify)
     session.launch(first)
     session.await_all(first)
-    session.part("tune", 150, lambda limits: run_tune(session, limits))
-    for name in options.verify:  # replaced by those with a table
-        stop(session.servers[name])
-        session.servers[name].error = session.servers[name].error or "stopped after tune"
+    tune_s = min(150.0, max(20.0, session.left_s / options.patience - AFTER_TUNE_S))
+    session.part("tune", tune_s, lambda limits: run_tune(session, limits))
     second = tuple(side for side in SECOND if table_path(options, side.name).is_file())
+    for side in second:  # these replace those that were tuned
+        tuned = session.servers[side.name.removeprefix("auto-")]
+        stop(tuned)
+        tuned.error = "stopped after tune"
     if second:
         session.launch(second)
         session.await_all(second)

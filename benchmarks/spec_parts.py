@@ -1,6 +1,7 @@
 """What gpu_spec.py asks of its engines: speed in turn, greedy equality under mixed traffic, sampling."""
 
 import argparse
+import functools
 import json
 import statistics
 import threading
@@ -59,8 +60,13 @@ class Way:
 
 
 def list_ways(servers: dict[str, Server]) -> list[Way]:
-    """Every engine as it is, and where time goes: no draft at all, and whole blocks, under the plugin."""
-    ways = [Way(name=name, server=server) for name, server in servers.items()]
+    """Every engine as it is, but those that decide without a table; and where time goes: no draft at all, and
+    whole blocks, under the plugin."""
+    ways = [
+        Way(name=name, server=server)
+        for name, server in servers.items()
+        if name in (PLAIN, ALWAYS) or name.startswith("auto-")
+    ]
     for name, server in servers.items():
         if name.startswith("auto-"):
             ways += [
@@ -74,6 +80,7 @@ def run_timing(servers: dict[str, Server], options: argparse.Namespace, limits: 
     """New prompts each round: the plugin starts from what other requests taught, not from their own past."""
     ways = list_ways(servers)
     runs: list[dict[str, Any]] = []
+    errors: dict[str, str] = {}  # by engine: it is asked no more, the others go on
     before = {name: read_spec(server) for name, server in servers.items()}
     for round_idx in range(options.rounds):
         for batch in options.batches:
@@ -81,9 +88,21 @@ def run_timing(servers: dict[str, Server], options: argparse.Namespace, limits: 
             for way in todo[::-1] if round_idx % 2 else todo:
                 if limits.is_over:
                     break
-                runs.append({"round": round_idx} | time_decode(way, batch, round_idx, options))
-    metrics = {name: change(before[name], read_spec(server)) for name, server in servers.items()}
-    return {"summary": summarize(runs), "runs": runs, "metrics": metrics, "cut": limits.is_over}
+                if way.server.side in errors:
+                    continue
+                try:
+                    runs.append({"round": round_idx} | time_decode(way, batch, round_idx, options))
+                except Exception as error:  # noqa: BLE001, recorded
+                    errors[way.server.side] = f"{way.name}, batch {batch}: {error!r}"
+    metrics = {
+        name: change(before[name], read_spec(server))
+        for name, server in servers.items()
+        if name not in errors
+    }
+    return {
+        "summary": summarize(runs), "runs": runs, "metrics": metrics, "errors": errors,
+        "cut": limits.is_over,
+    }  # fmt: skip
 
 
 def time_decode(way: Way, batch: int, round_idx: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -102,7 +121,7 @@ def time_decode(way: Way, batch: int, round_idx: int, options: argparse.Namespac
 
 def ask_all(server: Server, prompts: Sequence[list[int]], tokens: int, spec: object | None) -> list[Any]:
     sampling = {"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True} | wish(spec)
-    return post(server, {"input_ids": list(prompts), "sampling_params": sampling}, 120)
+    return post(server, {"input_ids": list(prompts), "sampling_params": sampling}, 60)
 
 
 def summarize(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -277,24 +296,27 @@ def run_sampling(servers: dict[str, Server], options: argparse.Namespace, limits
             asked += [(f"{name}, {spec}", server, spec) for spec in (2, 5, "auto")]
     by_server: dict[int, list[Callable[[], None]]] = {}
     found: dict[str, dict[str, Any]] = {}
-    for name, server, spec in [*asked, (f"{PLAIN}, again", servers[PLAIN], None)]:
-        by_server.setdefault(server.port, []).append(
-            lambda name=name, server=server, spec=spec: found.__setitem__(  # type: ignore[misc]
-                name, draw(server, spec, options, limits)
-            )
-        )
+
+    def ask(name: str, server: Server, spec: object | None) -> None:
+        try:
+            found[name] = draw(server, spec, options, limits)
+        except Exception as error:  # noqa: BLE001, recorded: the other engines go on
+            found[name] = {"replies": [], "tokens_per_step": None, "error": repr(error)}
+
+    for one in [*asked, (f"{PLAIN}, again", servers[PLAIN], None)]:
+        by_server.setdefault(one[1].port, []).append(functools.partial(ask, *one))
     with ThreadPoolExecutor(len(by_server)) as pool:
         list(pool.map(lambda jobs: [job() for job in jobs], by_server.values()))
     base = found[PLAIN]["replies"]
     tests = {
         name: {
             "replies": len(one["replies"]), "tokens_per_step": one["tokens_per_step"],
-            "p": compare_places(base, one["replies"]),
-        }
-        for name, one in found.items() if name != PLAIN
+            "p": compare_places(base, one["replies"]) if base and one["replies"] else {},
+        } | ({"error": one["error"]} if "error" in one else {})
+        for name, one in found.items() if name != PLAIN or not one["replies"]
     }  # fmt: skip
     counts = {name: dict(Counter(map(str, one["replies"]))) for name, one in found.items()}
-    return {"summary": tests, "least_p": LEAST_P, "counts": counts, "cut": limits.is_over}
+    return {"summary": tests, "least_p": LEAST_P, "wanted": options.samples, "counts": counts}
 
 
 def draw(server: Server, spec: object | None, options: argparse.Namespace, limits: Limits) -> dict[str, Any]:
@@ -344,8 +366,12 @@ def find_missed(parts: dict[str, Any], draft: str, verify: Sequence[str]) -> lis
     for name, one in parts.get("equality", {}).get("summary", {}).items():
         if _failed(one) or (one["different_beyond_ties"] and name != PLAIN):
             missed.append(f"equality: {name}: {one.get('error') or one['different_beyond_ties']}")
+    missed += [f"timing: {error}" for error in parts.get("timing", {}).get("errors", {}).values()]
     for name, one in parts.get("sampling", {}).get("summary", {}).items():
-        worst = min(one["p"].values())
+        if one["replies"] < parts["sampling"]["wanted"]:
+            seen = f"{one['replies']} of {parts['sampling']['wanted']} replies"
+            missed.append(f"sampling: {name}: {seen} {one.get('error', '')}".rstrip())
+        worst = min(one["p"].values(), default=1.0)
         if worst < LEAST_P:
             missed.append(f"sampling: {name}: p {worst:.2g}, below {LEAST_P}")
     return missed
