@@ -14,17 +14,20 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is chosen, for messages. key: of the recipe, where one is named."""
+    """What is chosen, for messages. key: of the recipe, where one is named. advice: where another than the
+    usual one fits.
+    """
 
     name: str
     kind: str
     key: str
     page: str
     error: type[SglExtError]
+    advice: str | None = None
 
     @property
     def hint(self) -> str:
-        return f"set {self.key} of the recipe to one that passed on every rank, or to auto"
+        return self.advice or f"set {self.key} of the recipe to one that passed on every rank, or to auto"
 
 
 EXPERTS = Subject(

@@ -1,4 +1,6 @@
-"""ModelRunner.load_model: kernels of experts and FP8 linear layers are chosen before such layers exist."""
+"""ModelRunner.load_model: kernels of experts and FP8 linear layers are chosen before such layers exist, and
+those of the indexer and of attention proved.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,8 @@ from sgl_ext.dense_fp8.boot_choice import choose_for_rank, describe_dense
 from sgl_ext.experts.boot_choice import choose_for_model, chosen, wanted_backend
 from sgl_ext.hook import Hook, HookKind
 from sgl_ext.indexer.boot_check import require_indexer
+from sgl_ext.kv_layouts.boot_check import require_layout
+from sgl_ext.kv_layouts.sglang_kernels import SGLANG_KERNELS
 
 
 def choose_before_build(runner: Any) -> None:
@@ -44,6 +48,9 @@ def choose_before_build(runner: Any) -> None:
         )
     if is_cuda and torch.cuda.get_device_capability(device)[0] == 12:
         require_indexer(runner.model_config.hf_text_config, device)
+        require_layout(
+            SGLANG_KERNELS, runner.model_config.hf_text_config, parallel, device=device, group=group
+        )
 
 
 def _tell_sglang(name: str) -> None:

@@ -6,33 +6,16 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from sgl_ext.hook import Hook, HookKind
-from sgl_ext.kv_layouts.boot_check import read_layout, require_v41
-from sgl_ext.kv_layouts.flashinfer_attention import attend_v41
-from sgl_ext.kv_layouts.packed_rows import RowFormat
-
-_GROUPS, _HEADS_OF_A_GROUP = 8, 8  # DeepSeek-V4.1's 64 query heads
+from sgl_ext.kv_layouts.boot_check import proved_layout, read_layout
 
 
 def choose_layout(original: Callable[..., Any]) -> Any:
-    if read_layout(os.environ) == "v4":
+    if proved_layout() == "v4":
         return original()
     from sglang.kernels.ops.attention.dsv4.kv_layout import KVLayout
-    from sglang.srt.runtime_context import get_parallel
 
-    heads = -(-_GROUPS // get_parallel().attn_tp_size) * _HEADS_OF_A_GROUP
-    require_v41(store_by_sglang, attend_v41, heads, torch.device("cuda", torch.cuda.current_device()))
     return KVLayout.V41, "auto"
-
-
-def store_by_sglang(
-    cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor, page_size: int, form: RowFormat
-) -> None:
-    from sglang.kernels.ops.attention.dsv4.attn import fused_store_cache
-
-    fused_store_cache(rows, cache, slots, page_size=page_size, type="flashmla", layout=form.name)
 
 
 def read_early(_scheduler: Any) -> str | None:

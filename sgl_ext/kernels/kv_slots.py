@@ -1,4 +1,4 @@
-"""SGLang's V4 KV slot on the CPU: 584 bytes a token, the format its GPU kernels read and write.
+"""SGLang's V4 KV slot in plain PyTorch: 584 bytes a token, the format its GPU kernels read and write.
 
 A page holds page_size data rows of 576 bytes (448 e4m3 values, 64 bf16 values of the rotated part), then
 page_size scale rows of 8 bytes (7 power-of-two scales, one per 64 e4m3 values, and one unused byte).
@@ -36,16 +36,17 @@ def store_rows(cache: torch.Tensor, slots_N: torch.Tensor, rows_ND: torch.Tensor
     )
     flat = cache.view(-1)
     data_start, scale_start = _row_starts(cache, slots, page_size)
-    flat[data_start[:, None] + torch.arange(DATA_BYTES)] = data
-    flat[scale_start[:, None] + torch.arange(exponents.shape[1])] = exponents.to(torch.uint8)
+    flat[data_start[:, None] + torch.arange(DATA_BYTES, device=flat.device)] = data
+    places = torch.arange(exponents.shape[1], device=flat.device)
+    flat[scale_start[:, None] + places] = exponents.to(torch.uint8)
 
 
 def load_rows(cache: torch.Tensor, slots_N: torch.Tensor, page_size: int) -> torch.Tensor:
     """The bf16 rows [N, D] at slots, as the GPU's dequantising gather gives them."""
     flat = cache.view(torch.uint8).view(-1)
     data_start, scale_start = _row_starts(cache.view(torch.uint8), slots_N.long(), page_size)
-    data = flat[data_start[:, None] + torch.arange(DATA_BYTES)]
-    exponents = flat[scale_start[:, None] + torch.arange(PLAIN_DIM // _TILE)]
+    data = flat[data_start[:, None] + torch.arange(DATA_BYTES, device=flat.device)]
+    exponents = flat[scale_start[:, None] + torch.arange(PLAIN_DIM // _TILE, device=flat.device)]
     plain = data[:, :PLAIN_DIM].contiguous().view(torch.float8_e4m3fn).float().unflatten(1, (-1, _TILE))
     plain = (plain * _power_of_two(exponents.int()).unsqueeze(-1)).flatten(1)
     rotated = data[:, PLAIN_DIM:].contiguous().view(torch.bfloat16)

@@ -1,180 +1,210 @@
-"""Whether this machine's kernels write and read V4.1's KV layouts: asked once, before the pools exist.
+"""Whether this machine's kernels write and read the KV layout: asked once, by all ranks, before the model.
 
-Rows are drawn, stored by SGLang's kernel and read back in plain PyTorch; then attention over them is compared
-with plain PyTorch over the same bytes, for a decode step and for a prefill, on a rank's query heads.
+Rows are drawn, stored by SGLang's kernel and read back in plain PyTorch; then sparse attention over them is
+compared with plain PyTorch over the same bytes: a decode step and a prefill, layers with the window alone and
+with each compress ratio, on a rank's query heads.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import time
+import socket
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from sgl_ext.errors import CapabilityError, SettingError
-from sgl_ext.kernels.sparse_attention import attend_rows
-from sgl_ext.kv_layouts.packed_rows import DIM, V41, V41_FP4, RowFormat, empty_cache, load_rows
+from sgl_ext.experts.candidate import Presence
+from sgl_ext.experts.choose import Subject, Vote, choose_backend
+from sgl_ext.experts.gather_votes import gather_votes
+from sgl_ext.experts.packages import find_packages
+from sgl_ext.experts.self_check import Verdict, make_verdict, time_call
+from sgl_ext.kv_layouts.attention_cases import (
+    TOKENS,
+    AttentionShape,
+    DrawnCache,
+    draw_call,
+    rank_shape,
+    reference,
+)
+from sgl_ext.kv_layouts.packed_rows import DIM, V4, V41, V41_FP4, RowFormat, empty_cache, load_rows
 
 LAYOUT_VARIABLE = "SPARKCTL_KV_LAYOUT"
-_CHOICES = ("v4", "v41")
-# Formats alone give 0.03 and 0.12; bytes in another order give about 1.
-_STORE_BOUNDS = {V41.name: 0.05, V41_FP4.name: 0.2}
-_ATTENTION_BOUND = 0.08  # queries and probabilities are FP8 in these kernels
-_WINDOW, _SELECTED, _TOKENS, _PAGE = 128, 512, 1024, 256
-_QUERIES = (6, 200)
-_SINK = 6.0  # about the logarithm of what 640 rows add up to, so that a missing sink shows
-_REPEATS_CPU, _REPEATS_GPU = 1, 9
+# Formats alone give 0.03, 0.03 and 0.12; bytes in another order give about 1.
+_STORE_BOUNDS = {V4.name: 0.05, V41.name: 0.05, V41_FP4.name: 0.2}
+_STEPS = (6, 200)  # queries of a decode step and of a prefill
+_SEED = 20251130
 
-# (cache, slots, rows, page size, format): quantises rows into the cache.
-Store = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int, RowFormat], None]
-# SGLang's arguments of flash_mla_with_kvcache_sm120 -> (output, lse)
-Attend = Callable[..., tuple[torch.Tensor, object]]
+KV_LAYOUT = Subject(
+    name="KV layout",
+    kind="KV layout",
+    key="extensions.kv_layout",
+    page="docs/sm12x.md",
+    error=CapabilityError,
+    advice="set extensions.kv_layout of the recipe to the other layout (v4 or v41), which is checked alike",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KvVerdict:
-    """errors: largest relative error of a row or of a query; times_s: median seconds of a call."""
+class Layout:
+    """The formats of the sliding window and of the compressed rows that go together."""
 
-    problem: str | None
-    heads: int
-    errors: dict[str, float]
-    times_s: dict[str, float]
+    name: str
+    window: RowFormat
+    selected: RowFormat
+    error_bound: float = 0.08  # queries and probabilities are FP8 in these kernels
 
-    def as_json(self) -> dict[str, object]:
-        return asdict(self)
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        Layout(name="v4", window=V4, selected=V4),
+        Layout(name="v41", window=V41, selected=V41_FP4),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutKernels:
+    """store: quantises rows into a cache at slots. attend: SGLang's arguments of flash_mla_with_kvcache_sm120
+    -> (output [T, 1, H, D], lse).
+    """
+
+    store: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int, RowFormat], None]
+    attend: Callable[..., tuple[torch.Tensor, object]]
 
 
 def read_layout(environment: Mapping[str, str]) -> str:
     """v4 unless v41 is asked for. Raises SettingError."""
     choice = environment.get(LAYOUT_VARIABLE, "v4")
-    if choice not in _CHOICES:
+    if choice not in LAYOUTS:
         raise SettingError(
-            f"{LAYOUT_VARIABLE} must be one of {', '.join(_CHOICES)}, got {choice!r} (environment).",
+            f"{LAYOUT_VARIABLE} must be one of {', '.join(LAYOUTS)}, got {choice!r} (environment).",
             hint=f"unset {LAYOUT_VARIABLE}",
         )
     return choice
 
 
-def check_layouts(
-    store: Store,
-    attend: Attend,
-    heads: int,
+def check_layout(
+    layout: Layout,
+    kernels: LayoutKernels,
+    presence: Presence,
+    shape: AttentionShape,
     device: torch.device,
-    page_sizes: tuple[int, int],
-    queries: tuple[int, ...] = _QUERIES,
-) -> KvVerdict:
-    """Whatever the kernels raise is the verdict, by name. page_sizes: of the window, of the selected rows."""
+    steps: tuple[int, ...] | None = None,
+) -> Verdict:
+    """Whatever a kernel raises is the verdict, by name. errors: the worst row or query and head of each case;
+    times_s: seconds of all cases of a step.
+    """
     errors: dict[str, float] = {}
     times: dict[str, float] = {}
-    try:
-        problem = _prove(store, attend, heads, device, page_sizes, queries, errors, times)
-    except Exception as error:  # noqa: BLE001 - a kernel may raise anything; it becomes the verdict
-        problem = f"raised {type(error).__name__}: {error}"
-    return KvVerdict(problem=problem, heads=heads, errors=errors, times_s=times)
+    problem = presence.missing
+    if problem is None:
+        try:
+            problem = _prove(layout, kernels, shape, device, steps or _STEPS, errors, times)
+        except Exception as error:  # noqa: BLE001 - a kernel may raise anything; it becomes the verdict
+            problem = f"raised {type(error).__name__}: {error}"
+    return make_verdict(layout, presence, problem, errors, {} if problem else times)
 
 
-def require_v41(store: Store, attend: Attend, heads: int, device: torch.device) -> None:
-    """Raises CapabilityError where the layouts do not pass; the verdict stays for the rank report."""
-    verdict = _state().get("verdict")
-    if verdict is None:
-        verdict = _state()["verdict"] = check_layouts(store, attend, heads, device, (_PAGE, _PAGE // 2))
-    if verdict.problem is not None:
+def require_layout(
+    kernels: LayoutKernels, config: Any, parallel: Any, *, device: torch.device, group: Any
+) -> None:
+    """Checks the layout that the environment asks for, once per process. Raises CapabilityError on every rank
+    where one rank's kernels do not pass, or where ranks were asked for different layouts. Blocks until all
+    ranks have voted.
+    """
+    if _state():
+        return
+    layout = LAYOUTS[read_layout(os.environ)]
+    shape = rank_shape(config, parallel.tp_size)
+    presence = find_packages({"flashinfer-python": "0.7.2", "sglang": "0.5.23"})
+    with torch.inference_mode():
+        verdict = check_layout(layout, kernels, presence, shape, device)
+    own = Vote(rank=parallel.tp_rank, host=socket.gethostname(), wanted=layout.name, verdicts=(verdict,))
+    choose_backend(gather_votes(own, group), KV_LAYOUT)
+    _state().update(heads=shape.heads, selected=shape.selected, verdict=verdict.as_json())
+
+
+def proved_layout() -> str:
+    """The layout that passed on all ranks. Raises CapabilityError where none was checked yet."""
+    if not _state():
         raise CapabilityError(
-            f"The KV layout v41 must pass its check since {LAYOUT_VARIABLE} asks for it, got "
-            f"{verdict.problem}.",
-            hint=f"unset {LAYOUT_VARIABLE}: the layout of 584 bytes a token needs no check",
+            "The KV layout must be checked before the pools are made, got pools first.",
+            hint="report it with SGLang's version (docs/sm12x.md)",
         )
+    return read_layout(os.environ)
 
 
 def describe_layout() -> dict[str, object]:
-    """For the rank report."""
-    verdict = _state().get("verdict")
-    return {"layout": read_layout(os.environ), "check": None if verdict is None else verdict.as_json()}
+    """For the rank report: layout, errors with their bounds, and times."""
+    return {"layout": read_layout(os.environ), "store_bounds": _STORE_BOUNDS, "check": dict(_state()) or None}
 
 
 @functools.cache
-def _state() -> dict[str, KvVerdict]:
+def _state() -> dict[str, object]:
     return {}
 
 
 def _prove(
-    store: Store,
-    attend: Attend,
-    heads: int,
+    layout: Layout,
+    kernels: LayoutKernels,
+    shape: AttentionShape,
     device: torch.device,
-    page_sizes: tuple[int, int],
     steps: tuple[int, ...],
     errors: dict[str, float],
     times: dict[str, float],
 ) -> str | None:
-    draw = torch.Generator().manual_seed(20251130)
-    caches, tables = [], []
-    for form, page in zip((V41, V41_FP4), page_sizes, strict=True):
-        rows = torch.randn((_TOKENS, DIM), generator=draw).to(device, torch.bfloat16)
-        slots = torch.randperm(_TOKENS, generator=draw).to(device, torch.int32)
-        cache = empty_cache(form, -(-_TOKENS // page), page, device)
-        store(cache, slots, rows, page, form)
-        seen = load_rows(cache, slots, page, form)
-        error = _largest(seen, rows)
-        errors[f"store {form.name}"] = error
-        if not error <= _STORE_BOUNDS[form.name]:
-            bound = _STORE_BOUNDS[form.name]
-            return f"stored {form.name} rows: relative error must be at most {bound:g}, got {error:.3g}"
-        caches.append(cache.view(-1, page, 1, form.bytes_per_token))
-        tables.append(load_rows(cache, torch.arange(_TOKENS, device=device), page, form))
-    for queries in steps:
-        call = _draw_call(queries, heads, caches, draw, device)
-        lists = torch.cat([call["indices"][:, 0], call["extra_indices_in_kvcache"][:, 0] + _TOKENS], dim=1)
-        wanted = attend_rows(
-            call["q"][:, 0].float(), torch.cat(tables), lists.long(), call["attn_sink"], DIM**-0.5
-        )
-        run = functools.partial(attend, **call, head_dim_v=DIM, softmax_scale=DIM**-0.5)
-        seen = run()[0][:, 0]
-        name = f"attention, {queries} queries"
-        error = errors[name] = _largest(seen.flatten(0, 1), wanted.flatten(0, 1))
-        if not error <= _ATTENTION_BOUND:
-            return f"{name}: relative error must be at most {_ATTENTION_BOUND:g}, got {error:.3g}"
-        times[name] = _time(run, device)
-    return None
+    window, problem = _fill(kernels, layout.window, shape.page, device, _SEED, errors)
+    for ratio in shape.ratios if problem is None else ():
+        extra = None
+        if ratio:
+            page, seed = shape.page_rows(ratio), _SEED + ratio  # other rows than the window's
+            extra, problem = _fill(kernels, layout.selected, page, device, seed, errors)
+        for queries in steps if problem is None else ():
+            call = draw_call(shape, queries, window, extra, device)
+            wanted = reference(call, shape.heads, window, extra)
+            run = functools.partial(kernels.attend, **call)
+            name = f"{queries} queries, ratio {ratio}" if ratio else f"{queries} queries, window"
+            seen = run()[0][:, 0, : shape.heads]
+            problem = problem or _compare(seen, wanted, name, layout.error_bound, errors)
+            step = f"{queries} queries"
+            times[step] = times.get(step, 0.0) + time_call(run, device)
+        if problem is not None:
+            break
+    return problem
 
 
-def _draw_call(
-    queries: int, heads: int, caches: list[torch.Tensor], draw: torch.Generator, device: torch.device
-) -> dict[str, torch.Tensor]:
-    def lists(width: int) -> torch.Tensor:
-        drawn = [torch.randperm(_TOKENS, generator=draw)[:width] for _ in range(queries)]
-        return torch.stack(drawn).to(device, torch.int32).unsqueeze(1)
-
-    def lengths(width: int) -> torch.Tensor:
-        return torch.full((queries,), width, dtype=torch.int32, device=device)
-
-    return {
-        "q": torch.randn((queries, 1, heads, DIM), generator=draw).to(device, torch.bfloat16),
-        "k_cache": caches[0],
-        "indices": lists(_WINDOW),
-        "topk_length": lengths(_WINDOW),
-        "attn_sink": (_SINK + torch.randn(heads, generator=draw)).to(device),
-        "extra_k_cache": caches[1],
-        "extra_indices_in_kvcache": lists(_SELECTED),
-        "extra_topk_length": lengths(_SELECTED),
-    }
+def _fill(
+    kernels: LayoutKernels,
+    form: RowFormat,
+    page_size: int,
+    device: torch.device,
+    seed: int,
+    errors: dict[str, float],
+) -> tuple[DrawnCache, str | None]:
+    """A cache of drawn rows, every slot in use, and what is wrong with what the kernel stored."""
+    draw = torch.Generator().manual_seed(seed)
+    rows = torch.randn((TOKENS, DIM), generator=draw).to(device, torch.bfloat16)
+    slots = torch.randperm(TOKENS, generator=draw).to(device, torch.int32)
+    cache = empty_cache(form, -(-TOKENS // page_size), page_size, device)
+    kernels.store(cache, slots, rows, page_size, form)
+    name, bound = f"stored {form.name} rows, pages of {page_size}", _STORE_BOUNDS[form.name]
+    problem = _compare(load_rows(cache, slots, page_size, form), rows, name, bound, errors)
+    return DrawnCache(raw=cache, page_size=page_size, form=form), problem
 
 
-def _largest(seen: torch.Tensor, wanted: torch.Tensor) -> float:
-    """The worst row's |seen - wanted| / |wanted|; NaN stays NaN, which no bound admits."""
+def _compare(
+    seen: torch.Tensor, wanted: torch.Tensor, name: str, bound: float, errors: dict[str, float]
+) -> str | None:
+    """Notes the worst |seen - wanted| / |wanted|; NaN stays NaN, which no bound admits."""
+    if seen.shape != wanted.shape:
+        return f"{name}: must give {tuple(wanted.shape)}, got {tuple(seen.shape)}"
     difference = (seen.float() - wanted.float()).norm(dim=-1)
-    return float((difference / wanted.float().norm(dim=-1)).max())
-
-
-def _time(run: Callable[[], object], device: torch.device) -> float:
-    taken = []
-    for _ in range(_REPEATS_GPU if device.type == "cuda" else _REPEATS_CPU):
-        begin = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        taken.append(time.perf_counter() - begin)
-    return sorted(taken)[len(taken) // 2]
+    errors[name] = error = float((difference / wanted.float().norm(dim=-1)).max())
+    if not error <= bound:
+        return f"{name}: relative error must be at most {bound:g}, got {error:.3g}"
+    return None

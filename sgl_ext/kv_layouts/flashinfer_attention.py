@@ -35,8 +35,8 @@ def attend_v41(
 
     queries, real_heads = q.shape[0], q.shape[-2]
     heads = kernel_heads(real_heads)
-    wide = _pad_heads(q.view(queries, real_heads, -1), heads, dim=1)
-    sink = None if attn_sink is None else _pad_heads(attn_sink[:real_heads].float(), heads, dim=0)
+    wide = pad_heads(q.view(queries, real_heads, -1), heads, dim=1)
+    sink = None if attn_sink is None else pad_heads(attn_sink[:real_heads].float(), heads, dim=0)
     listed, extra = _flat(indices), _flat(extra_indices_in_kvcache)
     output = wide.new_empty((queries, heads, head_dim_v))
     lse = torch.empty((queries, heads), dtype=torch.float32, device=q.device)
@@ -73,7 +73,8 @@ def _flat(indices: torch.Tensor | None) -> torch.Tensor | None:
     return indices.squeeze(1) if indices.dim() == 3 else indices
 
 
-def _pad_heads(tensor: torch.Tensor, heads: int, dim: int) -> torch.Tensor:
+def pad_heads(tensor: torch.Tensor, heads: int, dim: int) -> torch.Tensor:
+    """Zero heads after the tensor's own, heads in all."""
     missing = list(tensor.shape)
     missing[dim] = heads - tensor.shape[dim]
     return torch.cat([tensor, tensor.new_zeros(missing)], dim=dim) if missing[dim] else tensor.contiguous()

@@ -1,7 +1,8 @@
-"""The two V4.1 KV formats in plain PyTorch, as SGLang's kv_layout.py names them. N rows, D = 512 features.
+"""The KV formats of V4 and V4.1 in plain PyTorch, as SGLang's kv_layout.py names them. N rows, D = 512.
 
-A page holds page_size data rows, then page_size rows of scales. V41: 512 e4m3 values, a power of two for each
-32. V41_FP4: 512 e2m1 values, two a byte, the first in the low half, an e4m3 scale for each 16.
+A page holds page_size data rows, then page_size rows of scales. V4: kernels/kv_slots.py. V41: 512 e4m3
+values, a power of two for each 32. V41_FP4: 512 e2m1 values, two a byte, the first in the low half, an e4m3
+scale for each 16.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+
+from sgl_ext.kernels import kv_slots
 
 DIM = 512
 _E4M3_MAX, _E2M1_MAX = 448.0, 6.0
@@ -19,31 +22,49 @@ _MIDDLES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFormat:
-    """name: SGLang's KVLayout of the same bytes. group: values that share a scale."""
+    """name: SGLang's KVLayout of the same bytes. group: values that share a scale. A page is padded to whole
+    page_align bytes.
+    """
 
     name: str
     data_bytes: int
     scale_bytes: int
     group: int
+    page_align: int
 
     @property
     def bytes_per_token(self) -> int:
         return self.data_bytes + self.scale_bytes
 
+    def page_bytes(self, page_size: int) -> int:
+        return -(-page_size * self.bytes_per_token // self.page_align) * self.page_align
 
-V41 = RowFormat(name="v41", data_bytes=512, scale_bytes=16, group=32)
-V41_FP4 = RowFormat(name="v41_fp4", data_bytes=256, scale_bytes=32, group=16)
+
+V4 = RowFormat(
+    name="v4", data_bytes=kv_slots.DATA_BYTES, scale_bytes=kv_slots.SCALE_BYTES, group=64, page_align=576
+)
+V41 = RowFormat(name="v41", data_bytes=512, scale_bytes=16, group=32, page_align=512)
+V41_FP4 = RowFormat(name="v41_fp4", data_bytes=256, scale_bytes=32, group=16, page_align=256)
 
 
 def empty_cache(form: RowFormat, pages: int, page_size: int, device: torch.device) -> torch.Tensor:
-    """uint8 [pages, bytes of a page]; whole units of the reader's stride for pages of 64 tokens and more."""
-    return torch.zeros((pages, page_size * form.bytes_per_token), dtype=torch.uint8, device=device)
+    """uint8 [pages, bytes of a page]."""
+    return torch.zeros((pages, form.page_bytes(page_size)), dtype=torch.uint8, device=device)
+
+
+def view_tokens(cache: torch.Tensor, page_size: int, form: RowFormat) -> torch.Tensor:
+    """uint8 [pages, page_size, 1, bytes of a token], as SGLang hands a pool to its attention."""
+    pages, size = cache.shape[0], form.bytes_per_token
+    return cache[:, : page_size * size].view(pages, page_size, 1, size)
 
 
 def store_rows(
     cache: torch.Tensor, slots_N: torch.Tensor, rows_ND: torch.Tensor, page_size: int, form: RowFormat
 ) -> None:
     """Quantises rows into cache at slots."""
+    if form is V4:
+        kv_slots.store_rows(cache, slots_N, rows_ND, page_size)
+        return
     tiles = rows_ND.float().unflatten(1, (-1, form.group))
     amax = tiles.abs().amax(-1).clamp_min(_AMAX_FLOOR)
     data, scales = (_encode_fp8 if form is V41 else _encode_fp4)(tiles, amax)
@@ -55,6 +76,8 @@ def store_rows(
 
 def load_rows(cache: torch.Tensor, slots_N: torch.Tensor, page_size: int, form: RowFormat) -> torch.Tensor:
     """The bf16 rows [N, D] at slots."""
+    if form is V4:
+        return kv_slots.load_rows(cache, slots_N, page_size)
     flat = cache.view(-1)
     data_start, scale_start = _row_starts(cache, slots_N, page_size, form)
     data = flat[data_start[:, None] + torch.arange(form.data_bytes, device=cache.device)]
