@@ -181,7 +181,8 @@ def _is(event: Event, *kernels: str) -> bool:
 
 
 def _launch(event: Event) -> int | None:
-    return event["args"].get("correlation")
+    found = event["args"].get("correlation")
+    return None if found is None else int(found)
 
 
 def _start(event: Event) -> float:
