@@ -86,6 +86,11 @@ def hosts() -> Iterator[NetnsHosts]:
         yield hosts
 
 
+def list_left(hosts: NetnsHosts) -> list[object]:
+    """Processes and listening ports of the nodes."""
+    return [left for node in hosts.nodes for left in (*node.processes(), *node.listening_ports())]
+
+
 @pytest.fixture
 def cluster(hosts: NetnsHosts) -> Iterator[Cluster]:
     cluster = Cluster(hosts)
@@ -94,10 +99,12 @@ def cluster(hosts: NetnsHosts) -> Iterator[Cluster]:
     for node in hosts.nodes:
         for name in ("models", ".cache"):
             shutil.rmtree(node.home / name, ignore_errors=True)
-    deadline = time.monotonic() + 30  # what is left meets the end of its stdin now
-    while any(node.processes() for node in hosts.nodes) and time.monotonic() < deadline:
+    # What is left meets the end of its stdin now; a node whose cable was cut in the middle of a request ends
+    # after 45 s without the rest of it, and its port is closed a moment after it.
+    deadline = time.monotonic() + 90
+    while (left := list_left(hosts)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert all(node.processes() == [] and node.listening_ports() == set() for node in hosts.nodes)
+    assert left == []
 
 
 def content(directory: Path) -> dict[str, bytes]:
