@@ -11,7 +11,7 @@ and 16, cold prefill, and for the last a rank killed under load. Layouts that fi
 once. A layout's result is written as soon as it is there; one that fails is recorded and the others go on.
 
 Not in here: the plugin's rows bit by bit and its collective (gpu_engram_rows.py); prefill rows split over
-the ranks, which the plugin does on the CPU engine only (a dry run compares it).
+the ranks (gpu_two.py).
 """
 
 import argparse

@@ -9,7 +9,7 @@ from launcher.flag_rules import TYPED_FLAGS
 from launcher.recipe import FlagValue, Recipe
 from launcher.topology import Node
 
-_NO_SPLIT_ROWS_ON_GPU = "the plugin's hook for CUDA's layers has not run on a GPU yet"
+_NO_SPLIT_ROWS_ON_GPU = "equal on two GPUs, where it was slower up to 16k tokens; not run on more"
 # SGLang has no option for these; the plugin's boot check decides whether they run on this machine.
 _PLUGIN_BACKENDS = ("b12x", "reference")
 # The nodes of a CPU engine share one machine's cores, and each idle scheduler would keep one of them busy.
