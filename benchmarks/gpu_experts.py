@@ -41,10 +41,11 @@ def shapes_of(model: Path, dry_run: bool) -> dict[str, Any]:
             total_experts=experts,
         )
     }
-    if not dry_run:  # the real model's experts on one of four ranks, without expert groups
-        shapes["v41-tp4-ep1"] = ExpertShape(
-            num_experts=384, hidden=5120, width=576, top_k=6, first_expert=0, total_experts=384
-        )
+    if not dry_run:  # the real model's experts on one of four ranks, without expert groups and with two
+        for name, experts, width in (("v41-tp4-ep1", 384, 576), ("v41-tp4-ep2", 192, 1152)):
+            shapes[name] = ExpertShape(
+                num_experts=experts, hidden=5120, width=width, top_k=6, first_expert=0, total_experts=384
+            )
     return shapes
 
 

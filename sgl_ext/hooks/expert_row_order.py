@@ -1,4 +1,9 @@
-"""moe_align_block_size: an expert's tokens in ascending order, whatever order atomic additions gave them."""
+"""moe_align_block_size: an expert's tokens in ascending order, whatever order atomic additions gave them.
+
+SGLang's function hands the work to one of three kernels; only the Triton one of small batches keeps the order
+by itself. Marlin takes the JIT one without expert groups and sgl_kernel's with them, so the hook is on the
+function in front of all three.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +14,39 @@ import torch
 
 from sgl_ext.hook import Hook, HookKind
 
-_ORDERED_BELOW_PAIRS, _ORDERED_UP_TO_EXPERTS = 1024, 64  # SGLang's other kernel keeps the order by itself
+_SMALL_PAIRS, _SMALL_FROM_BUCKETS = 64, 65  # where SGLang takes the kernel that keeps the order
 _BEYOND_EXPERTS = 1 << 20
+_PROBE_TOKENS = 2048
+
+Aligned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def align_in_order(
-    original: Callable[..., None],
+    original: Callable[..., Aligned],
     topk_ids: torch.Tensor,
-    num_experts: int,
     block_size: int,
-    sorted_token_ids: torch.Tensor,
-    expert_ids: torch.Tensor,
-    num_tokens_post_pad: torch.Tensor,
-    *args: Any,
-    **kwargs: Any,
-) -> None:
-    """The same blocks; within each run of blocks of one expert the pairs are sorted in place."""
-    original(
-        topk_ids, num_experts, block_size, sorted_token_ids, expert_ids, num_tokens_post_pad, *args, **kwargs
+    num_experts: int,
+    ignore_invalid_expert: bool = False,
+    *,
+    return_inactive_prefix_count: bool = False,
+    pad_expert_ids: bool = False,
+) -> Aligned:
+    """The same blocks; within each run of blocks of one expert the pairs are sorted in place.
+
+    topk_ids [T, K]: -1 where an expert is another rank's; those pairs come first, in blocks of expert -1.
+    """
+    pairs, expert_ids, total = original(
+        topk_ids,
+        block_size,
+        num_experts,
+        ignore_invalid_expert,
+        return_inactive_prefix_count=return_inactive_prefix_count,
+        pad_expert_ids=pad_expert_ids,
     )
-    if topk_ids.numel() < _ORDERED_BELOW_PAIRS and num_experts <= _ORDERED_UP_TO_EXPERTS:
-        return
-    order_pairs(sorted_token_ids, expert_ids, num_tokens_post_pad, block_size, topk_ids.numel())
+    is_small = topk_ids.numel() <= _SMALL_PAIRS and num_experts + 1 >= _SMALL_FROM_BUCKETS
+    if not is_small or ignore_invalid_expert or pad_expert_ids:
+        order_pairs(pairs, expert_ids, total, block_size, topk_ids.numel())
+    return pairs, expert_ids, total
 
 
 def order_pairs(
@@ -51,13 +67,66 @@ def order_pairs(
     pairs.copy_((key.sort().values % (num_pairs + 1)).to(pairs.dtype))
 
 
+def find_disorder(topk_ids: torch.Tensor, aligned: Aligned, block_size: int) -> str | None:
+    """What is wrong with an alignment of topk_ids [T, K], or None: every block holds pairs of its expert
+    (-1: of other ranks) in ascending order, padding last, and every pair of a local expert is there once.
+    """
+    pairs, expert_ids, total = (part.cpu() for part in aligned)
+    ids = topk_ids.flatten().cpu()
+    num_pairs, end = ids.numel(), int(total[0])
+    pairs = pairs[:end].long()
+    expert = expert_ids[: end // block_size].long().repeat_interleave(block_size)
+    same = expert[1:] == expert[:-1]
+    fallen = same & (pairs[1:] <= pairs[:-1]) & (pairs[1:] != num_pairs)
+    if fallen.any():
+        place = int(fallen.nonzero()[0, 0])
+        return (
+            f"pair {int(pairs[place + 1])} of expert {int(expert[place])} after pair {int(pairs[place])} "
+            f"({int(fallen.sum())} of {num_pairs} pairs out of order)"
+        )
+    real = pairs < num_pairs
+    if not torch.equal(ids[pairs[real]].long(), expert[real]):
+        return "pairs in blocks of another expert"
+    wanted = int((ids >= 0).sum())
+    seen = int((expert[real] >= 0).sum())
+    return None if seen == wanted else f"{seen} pairs of local experts instead of {wanted}"
+
+
+def find_unordered_rows(scheduler: Any) -> str | None:
+    """Asks the function that Marlin's MoE imports at each call, in the form that this rank's Marlin uses and
+    with ids like this rank's. Only where Marlin was chosen: no other backend aligns rows.
+    """
+    from sgl_ext.experts.boot_choice import chosen
+    from sgl_ext.experts.check_cases import draw_call
+
+    choice = chosen()
+    if choice is None or choice.candidate.name != "marlin":
+        return None
+    import sglang.srt.layers.moe.fused_moe_triton as imported_by_marlin
+
+    device, shape = scheduler.tp_worker.model_runner.device, choice.shape
+    call = draw_call(
+        shape, _PROBE_TOKENS, dtype=torch.bfloat16, device=torch.device(device), limit=None, seed=20251130
+    )
+    has_groups = shape.all_experts != shape.num_experts
+    for block_size in (8, 64):
+        aligned = imported_by_marlin.moe_align_block_size(
+            call.topk_ids, block_size, shape.all_experts, return_inactive_prefix_count=not has_groups
+        )
+        problem = find_disorder(call.topk_ids, aligned, block_size)
+        if problem is not None:
+            return f"blocks of {block_size}: {problem}"
+    return None
+
+
 HOOK = Hook(
-    target="sglang.kernels.ops.moe.moe_align.moe_align_block_size",
+    target="sglang.srt.layers.moe.moe_runner.triton_utils.moe_align_block_size.moe_align_block_size",
     kind=HookKind.AROUND,
     replacement=align_in_order,
-    reason="from 1,024 pairs on SGLang orders an expert's tokens by atomic additions, and Marlin rounds a "
-    "token differently where it lands in another block: the same prompt gives other replies",
+    reason="SGLang orders an expert's tokens by atomic additions, and Marlin rounds a token differently "
+    "where it lands in another block: the same prompt gives other replies",
     sglang_versions=("0.5.23",),
-    fingerprint="5edc45835e6c5182",
-    remove_when="SGLang's kernel orders the tokens of an expert",
+    fingerprint="6f09229ee755071a",
+    remove_when="SGLang's kernels order the tokens of an expert",
+    check_effect=find_unordered_rows,
 )

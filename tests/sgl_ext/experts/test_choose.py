@@ -16,7 +16,6 @@ from sgl_ext.errors import ExpertBackendError, SettingError  # noqa: E402
 from sgl_ext.experts.boot_choice import choose_for_model, rank_shape, wanted_backend  # noqa: E402
 from sgl_ext.experts.choose import Vote, choose_backend  # noqa: E402
 from sgl_ext.experts.self_check import Verdict  # noqa: E402
-from sgl_ext.hooks.expert_row_order import order_pairs  # noqa: E402
 
 
 def verdict(name: str, *times: float, problem: str | None = None, version: str = "1") -> Verdict:
@@ -180,10 +179,3 @@ def test_gloo_ranks_choose_together(tmp_path: Path) -> None:
 def test_gloo_ranks_that_were_asked_for_different_backends_all_stop(tmp_path: Path) -> None:
     seen = run_ranks(2, 1, "mixed", tmp_path / "store")
     assert seen[0] == seen[1] and "'auto' (rank 0" in seen[0] and "'reference' (rank 1" in seen[0]
-
-
-def test_order_of_an_experts_rows() -> None:
-    """Two experts, blocks of four, nine pairs (9 is padding); what lies past the total is anything."""
-    pairs = torch.tensor([3, 0, 9, 9, 2, 1, 8, 9, 77, -5], dtype=torch.int32)
-    order_pairs(pairs, torch.tensor([0, 1, 123456]), torch.tensor([8]), 4, 9)
-    assert pairs.tolist() == [0, 3, 9, 9, 1, 2, 8, 9, 9, 9]
