@@ -47,7 +47,7 @@ def choose_before_build(runner: Any) -> None:
             quant=getattr(runner.model_config.hf_config, "quantization_config", None),
         )
     if is_cuda and torch.cuda.get_device_capability(device)[0] == 12:
-        require_indexer(runner.model_config.hf_text_config, device)
+        require_indexer(runner.model_config.hf_text_config, parallel, device=device, group=group)
         require_layout(
             SGLANG_KERNELS, runner.model_config.hf_text_config, parallel, device=device, group=group
         )

@@ -8,6 +8,7 @@ selection, the blocks' maxima and the scores of listed blocks must then be exact
 from __future__ import annotations
 
 import functools
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -16,6 +17,10 @@ from typing import Any
 import torch
 
 from sgl_ext.errors import CapabilityError
+from sgl_ext.experts.candidate import Presence
+from sgl_ext.experts.choose import Vote
+from sgl_ext.experts.gather_votes import gather_votes
+from sgl_ext.experts.self_check import make_verdict
 from sgl_ext.indexer.reference import block_maxima, select_highest
 from sgl_ext.kernels.index_key_slots import KEY_DIM, load_keys
 from sgl_ext.kernels.index_logits import score_keys
@@ -46,6 +51,8 @@ class IndexerVerdict:
     topk: int
     errors: dict[str, float]
     times_s: dict[str, float]
+    name: str = "indexer"
+    error_bound: float = _BOUND
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
@@ -73,16 +80,24 @@ def check_indexer(
     return IndexerVerdict(problem=problem, heads=heads, topk=topk, errors=errors, times_s=times)
 
 
-def require_indexer(config: Any, device: torch.device) -> None:
-    """Raises CapabilityError where the kernels do not pass; the verdict stays for the rank report."""
-    if "verdict" not in _state():
-        heads, topk = config.index_n_heads, config.index_topk
-        with torch.inference_mode():
-            _state()["verdict"] = check_indexer(own_kernels(), device, heads=heads, topk=topk)
-    verdict = _state()["verdict"]
-    if verdict.problem is not None:
+def require_indexer(config: Any, parallel: Any, *, device: torch.device, group: Any) -> None:
+    """Raises CapabilityError on every rank where the kernels of one do not pass, naming that rank: the others
+    would wait for it in the first collective otherwise. The verdict stays for the rank report. Once per
+    process; blocks until all ranks have voted. group: as gather_votes takes it.
+    """
+    if "verdict" in _state():
+        return
+    heads, topk = config.index_n_heads, config.index_topk
+    with torch.inference_mode():
+        verdict = _state()["verdict"] = check_indexer(own_kernels(), device, heads=heads, topk=topk)
+    nothing_missing = Presence(missing=None, versions={})
+    told = make_verdict(verdict, nothing_missing, verdict.problem, verdict.errors, verdict.times_s)
+    own = Vote(rank=parallel.tp_rank, host=socket.gethostname(), wanted=verdict.name, verdicts=(told,))
+    failed = [vote for vote in gather_votes(own, group) if not vote.verdicts[0].passed]
+    if failed:
+        seen = "; ".join(f"{vote.verdicts[0].problem} ({vote.where})" for vote in failed)
         raise CapabilityError(
-            f"The indexer's kernels must pass their check on this GPU, got {verdict.problem}.",
+            f"The indexer's kernels must pass their check on every rank, got {seen}.",
             hint="report it with the GPU, driver and Triton's version (docs/sm12x.md)",
         )
 

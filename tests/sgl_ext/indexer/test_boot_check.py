@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,13 @@ torch = pytest.importorskip("torch", reason="needs PyTorch, which comes with the
 
 from sgl_ext.errors import CapabilityError  # noqa: E402
 from sgl_ext.indexer import boot_check  # noqa: E402
-from sgl_ext.indexer.boot_check import PAGE_SIZE, IndexerKernels, check_indexer  # noqa: E402
+from sgl_ext.indexer.boot_check import (  # noqa: E402
+    PAGE_SIZE,
+    IndexerKernels,
+    check_indexer,
+    describe_indexer,
+    require_indexer,
+)
 from sgl_ext.indexer.reference import block_maxima, select_highest  # noqa: E402
 from sgl_ext.kernels.index_key_slots import load_keys  # noqa: E402
 from sgl_ext.kernels.index_logits import score_keys  # noqa: E402
@@ -132,12 +141,62 @@ def test_every_mistake_is_named(name: str) -> None:
     assert message in str(check(kernels).problem)
 
 
-def test_a_rank_whose_kernels_fail_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = SimpleNamespace(index_n_heads=HEADS, index_topk=TOPK)
+CONFIG = SimpleNamespace(index_n_heads=HEADS, index_topk=TOPK)
+
+
+def vote_in_process(rank: int, ranks: int, bad: int | None, store: Path, answers: Any) -> None:
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    own = changed_score(raises) if rank == bad else PLAIN
+    boot_check.own_kernels = lambda: own
+    try:
+        require_indexer(
+            CONFIG,
+            SimpleNamespace(tp_rank=rank),
+            device=torch.device("cpu"),
+            group=dist.group.WORLD,
+        )
+        message = None
+    except CapabilityError as error:
+        message = error.message
+    answers.put((rank, message, describe_indexer()))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("ranks", "bad"), [(2, 1), (3, 0), (3, None)])
+def test_one_rank_whose_kernels_fail_ends_all_ranks_by_name(
+    ranks: int, bad: int | None, tmp_path: Path
+) -> None:
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    processes = [
+        context.Process(target=vote_in_process, args=(rank, ranks, bad, tmp_path / "store", answers))
+        for rank in range(ranks)
+    ]
+    for process in processes:
+        process.start()
+    seen = sorted((answers.get(timeout=60) for _ in processes), key=lambda item: item[0])
+    for process in processes:
+        process.join(timeout=30)
+        assert process.exitcode == 0
+    messages = {message for _, message, _ in seen}
+    if bad is None:
+        assert messages == {None}
+    else:
+        (message,) = messages
+        assert message.startswith("The indexer's kernels must pass their check on every rank, got raised")
+        assert f"no kernel image (rank {bad} on " in message and message.count("(rank ") == 1
+    for rank, _, told in seen:  # each rank reports its own verdict
+        assert (told["problem"] is not None) == (rank == bad) and told["error_bound"] == 0.01
+
+
+def test_a_single_rank_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boot_check, "own_kernels", lambda: changed_score(raises))
     boot_check._state().clear()
-    with pytest.raises(CapabilityError, match="must pass their check on this GPU, got raised RuntimeError"):
-        boot_check.require_indexer(config, torch.device("cpu"))
-    told = boot_check.describe_indexer()
+    with pytest.raises(CapabilityError, match=r"no kernel image \(rank 0 on"):
+        require_indexer(CONFIG, SimpleNamespace(tp_rank=0), device=torch.device("cpu"), group=None)
+    told = describe_indexer()
     assert told is not None and "no kernel image" in str(told["problem"])
     boot_check._state().clear()
