@@ -21,6 +21,7 @@ from launcher.sglang_command import (
     server_options,
     venv_command,
 )
+from launcher.split_rows import check_split, split_rows_note
 from launcher.topology import Node, Topology
 
 # Rendezvous ports: below the range that Linux hands out to clients (32768 and up), above the usual services.
@@ -81,18 +82,19 @@ def make_plan(
     lock: LockPlan | None = None,
     values: Recipe | None = None,
 ) -> LaunchPlan:
-    """Raises ConfigError when recipe and topology do not fit,
+    """Raises ConfigError when recipe and topology do not fit or no chunk is long enough for its split rows,
     PreflightRefused when a node's fabric cannot be resolved.
     """
     check_fit(recipe, topology)
     recipe, chunk_note = with_chosen_chunk(recipe)
+    check_split(recipe)
     rendezvous_port, heartbeat_port = run_ports(run_id)
     head = topology.nodes[0]
     head_address = host_ip(head, facts[head.name])
     heads = topology.nodes[:: recipe.nodes_per_group]
     addresses = [host_ip(node, facts[node.name]) for node in heads]
     rendezvous = [place(address, rendezvous_port + index) for index, address in enumerate(addresses)]
-    notes = (chunk_note,) if chunk_note else ()
+    notes = (*((chunk_note,) if chunk_note else ()), *split_rows_note(recipe))
     num_workers = len(topology.nodes) - 1
     return LaunchPlan(
         schema_version=SCHEMA_VERSION,

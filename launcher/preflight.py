@@ -13,6 +13,7 @@ from launcher.make_plan import num_ranks, run_ports
 from launcher.node_facts import NodeFacts
 from launcher.plan import LaunchPlan, NodePlan
 from launcher.plan_groups import ROUTER_VERSION, whole_of
+from launcher.split_rows import SAID, UNDO
 
 LOCK_CHECK = "recipe-lock"
 LOCK_HINT = (
@@ -34,6 +35,7 @@ def find_problems(plan: LaunchPlan, facts: Mapping[str, NodeFacts]) -> tuple[Fin
     ]
     found += _evidence(plan)
     found += _widths(plan)
+    found += _split_rows(plan)
     found += [
         _refuse(LOCK_CHECK, plan.head, f"{item} ({lock.file})", LOCK_HINT)
         for lock in ((plan.lock,) if plan.lock else ())
@@ -83,6 +85,14 @@ def _widths(plan: LaunchPlan) -> Iterator[Finding]:
         " sparkctl tune spec has measured a cost table, requests verify whole blocks as in SGLang",
         fix='compare greedy replies with custom_params {"spec": "off"} and without; width: block undoes it',
     )
+
+
+def _split_rows(plan: LaunchPlan) -> Iterator[Finding]:
+    """Boot proves that the hook is in place; equality and speed were measured on other machines."""
+    environment = plan.head.environment
+    if plan.runtime == "cpu" or "SPARKCTL_SEQUENCE_PARALLEL" not in environment:
+        return
+    yield Finding(level="warn", check="split-rows", node=plan.head.name, evidence=SAID, fix=UNDO)
 
 
 def _earlier_runs(node: NodePlan, facts: NodeFacts) -> Iterator[Finding]:

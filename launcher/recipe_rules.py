@@ -112,8 +112,27 @@ def _parallelism_problems(recipe: Recipe) -> Iterator[ConfigProblem]:
             at=("parallelism", "ep"),
             message=f"parallelism.ep must divide tp = {parallel.tp}, got {parallel.ep}",
         )
+    yield from _split_problems(recipe)
     if is_v41(recipe):
         yield from _v41_problems(recipe, num_gpus)
+
+
+def _split_problems(recipe: Recipe) -> Iterator[ConfigProblem]:
+    parallel = recipe.parallelism
+    if parallel.sequence_parallel == "off":
+        return
+    if parallel.tp == 1:
+        yield ConfigProblem(
+            at=("parallelism", "sequence_parallel"),
+            message=f"parallelism.sequence_parallel must be off with one rank, got "
+            f"{parallel.sequence_parallel!r}",
+        )
+    elif parallel.sequence_parallel_from < parallel.tp**2:
+        yield ConfigProblem(
+            at=("parallelism", "sequence_parallel_from"),
+            message=f"parallelism.sequence_parallel_from must be {parallel.tp**2} or more, so that each of "
+            f"{parallel.tp} ranks has a row, got {parallel.sequence_parallel_from}",
+        )
 
 
 def _group_problems(recipe: Recipe) -> Iterator[ConfigProblem]:

@@ -9,7 +9,6 @@ from launcher.flag_rules import TYPED_FLAGS
 from launcher.recipe import FlagValue, Recipe
 from launcher.topology import Node
 
-_NO_SPLIT_ROWS_ON_GPU = "equal on two GPUs, where it was slower up to 16k tokens; not run on more"
 # SGLang has no option for these; the plugin's boot check decides whether they run on this machine.
 _PLUGIN_BACKENDS = ("b12x", "reference")
 # The nodes of a CPU engine share one machine's cores, and each idle scheduler would keep one of them busy.
@@ -111,6 +110,7 @@ def _extension_environment(recipe: Recipe, engram_path: str, state_path: str) ->
         yield "SPARKCTL_EXPERT_BACKEND", extensions.experts.backend
     if recipe.parallelism.sequence_parallel != "off":
         yield "SPARKCTL_SEQUENCE_PARALLEL", recipe.parallelism.sequence_parallel
+        yield "SPARKCTL_SEQUENCE_PARALLEL_FROM", str(recipe.parallelism.sequence_parallel_from)
     if extensions.kv_layout != "v4":
         yield "SPARKCTL_KV_LAYOUT", extensions.kv_layout
     if extensions.dspark.enabled:
@@ -138,10 +138,6 @@ def not_supported_yet(recipe: Recipe) -> tuple[str, ...]:
     extensions, found = recipe.extensions, []
     if extensions.dspark.width == "auto" and recipe.engine.runtime == "docker":
         found.append("extensions.dspark.width: auto in a container (its cost table does not get there)")
-    if recipe.parallelism.sequence_parallel != "off" and recipe.engine.runtime != "cpu":
-        found.append(
-            f"parallelism.sequence_parallel: {recipe.parallelism.sequence_parallel} ({_NO_SPLIT_ROWS_ON_GPU})"
-        )
     return tuple(found)
 
 

@@ -79,6 +79,8 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
         "engram_embedding",
         "engram_stager",
         "engram_hasher",
+        "engram_verify_graph",
+        "engram_verify_eager",
         "engram_admission",
         "engram_output_gate",
     ),
@@ -124,6 +126,11 @@ def choose_hook_sets(
             f"is set, got {speculative or 'no speculation'}{'' if is_v41 else ' and another model'}.",
             hint=f"unset {SPEC_VARIABLE}, or set extensions.dspark.enabled in the recipe",
         )
+    if settings.sequence_parallel and not is_v41:
+        raise SettingError(
+            "The model must be DeepSeek-V4.1 in a local folder when prefill rows are split, got another.",
+            hint="set parallelism.sequence_parallel: off, or unset SPARKCTL_SEQUENCE_PARALLEL",
+        )
     if not is_v41:
         return ()
     assert config is not None
@@ -140,10 +147,11 @@ def choose_hook_sets(
         chosen.append(HookSet.BALANCED_HEADS)
     if settings.sequence_parallel:
         chosen.append(HookSet.SEQUENCE_PARALLEL if settings.cpu_engine else HookSet.GPU_SEQUENCE_PARALLEL)
-    if settings.engram_dir is not None:
-        chosen.append(HookSet.ROW_STORE)
     if settings.spec:
         chosen.append(HookSet.SPECULATION)
         if settings.spec_plain_graphs:
             chosen.append(HookSet.SPEC_PLAIN_GRAPHS)
+    # Last, so that its hook on EngramHasher.forward is the outermost: that of ragged blocks passes none on.
+    if settings.engram_dir is not None:
+        chosen.append(HookSet.ROW_STORE)
     return tuple(chosen)

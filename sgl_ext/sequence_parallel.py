@@ -22,7 +22,9 @@ from sgl_ext.errors import SettingError
 MODE_VARIABLE = "SPARKCTL_SEQUENCE_PARALLEL"
 FROM_VARIABLE = "SPARKCTL_SEQUENCE_PARALLEL_FROM"
 _MODES = ("off", "prefill", "prefill-exact")
-_FROM_TOKENS = 512  # below, latency of two collectives outweighs the work saved; not measured on a GB10
+# Below, the launches and latency of more collectives outweigh the work saved. Reported for four Sparks; on
+# two H200 chunks of 4096 were slower still. Recipes set it: parallelism.sequence_parallel_from.
+_FROM_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,10 +163,33 @@ def test_docker_takes_values_from_its_environment_not_from_argv() -> None:
     assert "--privileged" not in node.argv
 
 
-def test_unsupported_settings_are_named() -> None:
+def test_split_rows_on_gpus_are_planned_and_said_to_be_what_was_measured() -> None:
     split = {"nodes": 2, "tp": 2, "sequence_parallel": "prefill"}
-    (reason,) = plan_of(make_recipe(parallelism=split, engine={"runtime": "venv"})).not_supported
-    assert reason.startswith("parallelism.sequence_parallel: prefill (") and "slower up to 16k tokens" in reason
+    plan = plan_of(make_recipe(parallelism=split, engine={"runtime": "venv"}))
+    assert plan.not_supported == ()
+    (note,) = plan.head.notes
+    assert "0.918, 0.940 and 1.041 times the speed" in note and "not run on a GB10" in note
+    assert note.endswith("chunks of 2048 tokens and more are split") and plan.nodes[1].notes == ()
+    for node in plan.nodes:
+        assert node.environment["SPARKCTL_SEQUENCE_PARALLEL_FROM"] == "2048"
+    later = plan_of(make_recipe(parallelism=split | {"sequence_parallel_from": 4096}))
+    assert later.head.environment["SPARKCTL_SEQUENCE_PARALLEL_FROM"] == "4096"
+    assert "chunks of 4096 tokens" in later.head.notes[0]
+    on_cpus = plan_of(make_recipe(parallelism=split, engine={"runtime": "cpu"}))
+    assert on_cpus.head.notes == ()
+
+
+@pytest.mark.parametrize(("chunk", "refused"), [(1024, True), (2048, False), (-1, False), (None, False)])
+def test_split_rows_need_a_chunk_that_is_long_enough(chunk: int | None, refused: bool) -> None:
+    recipe = make_recipe(
+        parallelism={"nodes": 2, "tp": 2, "sequence_parallel": "prefill"},
+        server={"chunked_prefill_size": chunk},
+    )
+    if refused:
+        with pytest.raises(ConfigError, match="must be at most the chunk of 1024 tokens, got 2048: no rows"):
+            plan_of(recipe)
+    else:
+        plan_of(recipe)
 
 
 def test_sequence_parallelism_and_the_plugins_backends_reach_the_engine_by_its_environment() -> None:
@@ -180,7 +203,12 @@ def test_sequence_parallelism_and_the_plugins_backends_reach_the_engine_by_its_e
         assert "--moe-runner-backend" not in node.argv
     marlin = plan_of(make_recipe(extensions={"experts": {"backend": "marlin"}})).nodes[0]
     assert marlin.argv[marlin.argv.index("--moe-runner-backend") + 1] == "marlin"
-    ours = {"SPARKCTL_SEQUENCE_PARALLEL", "SPARKCTL_EXPERT_BACKEND", "SPARKCTL_KV_LAYOUT"}
+    ours = {
+        "SPARKCTL_SEQUENCE_PARALLEL",
+        "SPARKCTL_SEQUENCE_PARALLEL_FROM",
+        "SPARKCTL_EXPERT_BACKEND",
+        "SPARKCTL_KV_LAYOUT",
+    }
     assert not ours & set(marlin.environment)
     compact = plan_of(make_recipe(extensions={"kv_layout": "v41"})).nodes[0]
     assert compact.environment["SPARKCTL_KV_LAYOUT"] == "v41"

@@ -159,15 +159,29 @@ def test_missing_packed_tables_are_refused_with_the_command_that_packs_them() ->
 
 
 def test_unsupported_settings_are_refused() -> None:
-    recipe, topology = (
-        make_recipe(
-            parallelism={"nodes": 2, "tp": 2, "sequence_parallel": "prefill"}, engine={"runtime": "venv"}
-        ),
-        make_topology(),
-    )
+    dspark = {"dspark": {"enabled": True, "width": "auto", "verify": "compact"}}
+    image = {"runtime": "docker", "image": "sparkctl@sha256:" + "0" * 64}
+    recipe, topology = make_recipe(extensions=dspark, engine=image), make_topology()
     facts = {item.name: make_facts(item, recipe) for item in topology.nodes}
-    (finding,) = find_problems(plan_of(recipe, topology), facts)
-    assert (finding.check, finding.level) == ("not-supported", "refuse")
+    found = [item for item in find_problems(plan_of(recipe, topology), facts) if item.level == "refuse"]
+    assert [item.check for item in found] == ["not-supported"]
+
+
+def test_split_rows_on_gpus_are_said_to_be_what_was_measured() -> None:
+    topology = make_topology()
+    for runtime, mode, wanted in (
+        ("venv", "prefill", ["split-rows"]),
+        ("venv", "off", []),
+        ("cpu", "prefill", []),
+    ):
+        recipe = make_recipe(
+            parallelism={"nodes": 2, "tp": 2, "sequence_parallel": mode}, engine={"runtime": runtime}
+        )
+        facts = {item.name: make_facts(item, recipe) for item in topology.nodes}
+        found = find_problems(plan_of(recipe, topology), facts)
+        assert [item.check for item in found if item.level == "warn"] == wanted
+        assert all("not run on a GB10" in item.evidence for item in found if item.level == "warn")
+        assert not [item for item in found if item.level == "refuse"]
 
 
 def test_a_recipe_for_gpus_that_nobody_ran_is_said_to_be_so() -> None:

@@ -40,6 +40,8 @@ def test_sequence_parallelism_is_off_unless_asked_for() -> None:
     assert HookSet.SEQUENCE_PARALLEL in choose_hook_sets(asked, V41, 2)
     on_gpu = choose_hook_sets(replace(asked, cpu_engine=False), V41, 2)
     assert HookSet.GPU_SEQUENCE_PARALLEL in on_gpu and HookSet.SEQUENCE_PARALLEL not in on_gpu
+    with pytest.raises(SettingError, match=r"must be DeepSeek-V4\.1 .*rows are split"):
+        choose_hook_sets(asked, {"model_type": "qwen3"}, 2)
 
 
 def test_row_store_needs_a_v41_folder(tmp_path: Path) -> None:

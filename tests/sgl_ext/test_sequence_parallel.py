@@ -93,7 +93,7 @@ def test_settings() -> None:
     assert read_sequence_parallel({}, 3) is None
     assert read_sequence_parallel({"SPARKCTL_SEQUENCE_PARALLEL": "off"}, 1) is None
     prefill = read_sequence_parallel({"SPARKCTL_SEQUENCE_PARALLEL": "prefill"}, 3)
-    assert prefill is not None and not prefill.exact and prefill.from_tokens == 512
+    assert prefill is not None and not prefill.exact and prefill.from_tokens == 2048
     exact = {"SPARKCTL_SEQUENCE_PARALLEL": "prefill-exact", "SPARKCTL_SEQUENCE_PARALLEL_FROM": "16"}
     seen = read_sequence_parallel(exact, 4)
     assert seen is not None and seen.exact and seen.from_tokens == 16
