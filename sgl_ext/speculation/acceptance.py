@@ -36,13 +36,26 @@ class AcceptanceEstimate:
 
     def chances(self) -> tuple[int, ...]:
         """Chance of each position times ONE, between 0 and ONE."""
-        return tuple(
-            (success << 16) // trial for success, trial in zip(self._successes, self._trials, strict=True)
-        )
+        return tuple([(own << 16) // all_ for own, all_ in zip(self._successes, self._trials, strict=True)])
 
-    def weights(self) -> tuple[int, ...]:
-        """Trials behind each position, times ONE."""
-        return tuple(self._trials)
+    def first_chances(self, num_positions: int) -> list[int]:
+        trials = self._trials
+        return [(own << 16) // trials[idx] for idx, own in enumerate(self._successes[:num_positions])]
+
+    def chance(self, position: int) -> int:
+        return (self._successes[position] << 16) // self._trials[position]
+
+    def survival(self) -> tuple[int, ...]:
+        """fixed_point.survival_of(chances())."""
+        survival, product = [], ONE
+        for own, all_ in zip(self._successes, self._trials, strict=True):
+            product = product * ((own << 16) // all_) >> 16
+            survival.append(product)
+        return tuple(survival)
+
+    def weight(self, position: int) -> int:
+        """Trials behind a position, times ONE."""
+        return self._trials[position]
 
     def hope(self) -> int:
         """What the first position's chance may well be: more, the fewer trials speak against it."""
@@ -51,8 +64,11 @@ class AcceptanceEstimate:
 
     def observe(self, width: int, accepted: int) -> None:
         """A step verified width draft tokens and accepted the first `accepted`; the rest is unknown."""
-        for position in range(min(accepted + 1, width)):
-            self._add(position, ONE if position < accepted else 0)
+        trials, successes, shift = self._trials, self._successes, self._memory_shift
+        for position in range(accepted + 1 if accepted < width else width):
+            weight, count = trials[position], successes[position]
+            trials[position] = weight + ONE - (weight >> shift)
+            successes[position] = count - (count >> shift) + (ONE if position < accepted else 0)
 
     def assume(self, position: int, chance: int) -> None:
         """The position was not tested because its confidence spoke against it: its chance stands in for the

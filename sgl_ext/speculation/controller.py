@@ -8,7 +8,7 @@ docs/speculation.md says what is guaranteed; regret.py has the proof.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sgl_ext.speculation.acceptance import DEFAULT_CHANCE, AcceptanceEstimate
@@ -21,13 +21,7 @@ from sgl_ext.speculation.regret import RegretAccount
 from sgl_ext.speculation.request_option import SpecOption
 from sgl_ext.speculation.request_state import REQUEST_LIMIT, RequestState
 from sgl_ext.speculation.step_plan import Budget, DraftPlan, StepKind, VerifyPlan
-from sgl_ext.speculation.width_choice import (
-    Choice,
-    best_gain,
-    best_rate,
-    equal_width_choices,
-    ragged_choices,
-)
+from sgl_ext.speculation.width_choice import Choice, Choices, EqualChoices, RaggedChoices, Survivals
 
 
 class VerifyShape(enum.StrEnum):
@@ -68,6 +62,18 @@ _HOPE_LEFT = PLAIN // 2
 _STAY_SHIFT = 7
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BatchCosts:
+    """What the table says about a batch, looked up once. plain: a step without a draft; stop: what drafting
+    must beat while it goes on; ragged: CostTable.ragged_costs, None with equal widths; one_ns: the smallest
+    step that drafts."""
+
+    plain: Choice
+    stop: Choice
+    ragged: tuple[int, ...] | None
+    one_ns: int
+
+
 class SpeculationController:
     """One for each rank. Calls come in the same order on all ranks; a step is planned by plan_draft and
     plan_verify and ends with observe, and may be planned before earlier ones are observed (overlapped
@@ -77,6 +83,7 @@ class SpeculationController:
         self._table = table
         self._settings = settings
         self._requests: dict[str, RequestState] = {}
+        self._costs: dict[int, _BatchCosts] = {}  # by batch
         self._population = AcceptanceEstimate(
             (DEFAULT_CHANCE,) * table.block, weight=_POPULATION_WEIGHT, memory_shift=_POPULATION_MEMORY_SHIFT
         )
@@ -107,32 +114,35 @@ class SpeculationController:
         """Whether the next step of these requests drafts at all."""
         batch = len(request_ids)
         ids = tuple(request_ids)
-        states = [self._requests[request_id] for request_id in ids]
-        plain_ns = self._table.plain_ns(min(batch, self._table.max_batch))
-        plain = Choice(widths=(0,) * batch, tokens=batch * ONE, cost_ns=plain_ns)
+        requests = self._requests
+        states = [requests[request_id] for request_id in ids]
+        costs = self._batch_costs(batch)
+        plain = costs.plain
 
         def plan(kind: StepKind, choice: Choice = plain, budget: Budget | None = None) -> DraftPlan:
             return DraftPlan(request_ids=ids, kind=kind, choice=choice, plain=plain, budget=budget)
 
         if batch > self._table.max_batch:
             return plan(StepKind.BATCH_TOO_LARGE)
-        if not any(state.widest(self._table.block) for state in states):
+        if not any(state.cap for state in states):
             return plan(StepKind.OFF)
-        choices = list(self._choices(states, [survival_of(self._chances(state)) for state in states]))
-        budget = self._budget(states, plain_ns, choices[0])
-        is_forced = self._floor(states) > 0
-        start = choices[0] if is_forced else plain
-        affordable = [choice for choice in choices if choice.cost_ns <= budget.max_cost_ns]
-        best = best_rate(affordable, start) if is_forced else self._best(states, affordable, plain, budget)
+        choices = self._choices(states, self._survivals(states), costs)
+        budget = self._budget(states, costs, choices)
+        is_forced = any(state.floor for state in states)
+        start = choices.choice(0) if is_forced else plain
+        if is_forced:
+            best = choices.best_rate(start, max_cost_ns=budget.max_cost_ns)
+        else:
+            best = self._best(states, choices, costs, budget)
         if best.total > (start.total if is_forced else 0):
             self._note_drafting(states)
             return plan(StepKind.PAYS, best, budget)
         if is_forced:
             return plan(StepKind.FIXED, start, budget)
-        would_pay = best_rate(choices, start).total > 0
+        would_pay = choices.best_rate(start).total > 0
         if not would_pay:
             self._note_stopping(states, batch)
-        probe = self._probe(states, budget)
+        probe = self._probe(states, costs, budget)
         if probe is not None:
             return plan(StepKind.PROBE, probe, budget)
         for state in states:
@@ -181,34 +191,59 @@ class SpeculationController:
     def observe(self, plan: VerifyPlan, accepted: Sequence[int]) -> None:
         """The step's result: accepted draft tokens by request, at most its width. Requests that ended
         meanwhile are passed over."""
-        others = self._population.chances()
-        ids = plan.draft.request_ids
-        states = [self._requests.get(request_id) for request_id in ids]
-        for idx, (state, width, count) in enumerate(zip(states, plan.widths, accepted, strict=True)):
-            assert 0 <= count <= width, f"{ids[idx]} accepted {count} of {width}"
-            if state is None or not plan.draft.drafts:
-                continue
-            own, history = state.estimate.chances(), self._chances(state)
-            for position in range(min(count + 1, width)):
-                self._own_score.observe(position < count, champion=others[position], challenger=own[position])
-            state.observe(
-                width,
-                count,
-                levels=None if plan.levels is None else plan.levels[idx],
-                confidence=self._confidence,
-                trusted=plan.trusted,
-                history=history,
-            )
-            if state.is_auto:
-                self._population.observe(width, count)
-                if idx == 0 and count == width and not plan.trusted:  # once a step, whatever the batch
-                    self._population.drift(width)
-            if plan.draft.kind is StepKind.PROBE and width:
-                state.probed(count, plan.request_worst)
+        requests = self._requests
+        states = [requests.get(request_id) for request_id in plan.draft.request_ids]
+        self._learn(plan, states, accepted)
         self._settle(plan, states, accepted)
+
+    def _learn(
+        self, plan: VerifyPlan, states: Sequence[RequestState | None], accepted: Sequence[int]
+    ) -> None:
+        draft = plan.draft
+        drafts, is_probe = draft.drafts, draft.kind is StepKind.PROBE
+        population, score = self._population, self._own_score
+        others = population.chances()
+        for idx, (state, width, count) in enumerate(zip(states, plan.widths, accepted, strict=True)):
+            assert 0 <= count <= width, f"{draft.request_ids[idx]} accepted {count} of {width}"
+            if state is None or not drafts:
+                continue
+            own = state.estimate.first_chances(count + 1 if count < width else width)
+            levels = None if plan.levels is None else plan.levels[idx]
+            if levels is None:
+                chance = 0  # of the token that was not accepted, by what has predicted better
+                if count < width:
+                    chance = own[count] if score.challenger_leads else population.chance(count)
+                score.observe_run(count, champions=others, challengers=own)
+                state.observe_unshared(width, count, chance)
+            else:
+                history = self._chances(state)
+                score.observe_run(count, champions=others, challengers=own)
+                state.observe(
+                    width,
+                    count,
+                    levels=levels,
+                    confidence=self._confidence,
+                    trusted=plan.trusted,
+                    history=history,
+                )
+            if state.is_auto:
+                population.observe(width, count)
+                if idx == 0 and count == width and not plan.trusted:  # once a step, whatever the batch
+                    population.drift(width)
+            if is_probe and width:
+                state.probed(count, plan.request_worst)
 
     def _chances(self, state: RequestState) -> tuple[int, ...]:
         return state.chances(self._population.chances(), self._own_score.challenger_leads)
+
+    def _first_chance(self, state: RequestState) -> int:
+        return (state.estimate if self._own_score.challenger_leads else self._population).chance(0)
+
+    def _survivals(self, states: Sequence[RequestState]) -> Survivals:
+        """survival_of(_chances) of each."""
+        if self._own_score.challenger_leads:
+            return [state.estimate.survival() for state in states]
+        return (self._population.survival(),) * len(states)
 
     def _settle(
         self, plan: VerifyPlan, states: Sequence[RequestState | None], accepted: Sequence[int]
@@ -241,22 +276,25 @@ class SpeculationController:
             share = ceil_div(extra * batch, budget.plain_ns * max(1, len(budget.payers)))
         return ceil_div(extra, budget.plain_ns), share
 
-    def _budget(self, states: Sequence[RequestState], plain_ns: int, first: Choice) -> Budget:
+    def _budget(self, states: Sequence[RequestState], costs: _BatchCosts, choices: Choices) -> Budget:
         """Who can pay for a step, and how much. A request that cannot pay its share of the smallest step
         rides along: the others answer for it, and its tokens count for the choice (MEAN only)."""
         batch = len(states)
-        base_ns = first.cost_ns if first.total else plain_ns
-        payers = tuple(idx for idx, state in enumerate(states) if state.is_auto)
-        smallest = self._smallest_step_ns(batch) - plain_ns
-        while self._settings.share is RegretShare.MEAN and payers:
-            need = ceil_div(smallest * batch * PLAIN, plain_ns * len(payers))
-            able = tuple(idx for idx in payers if states[idx].account.left >= need)
-            if able == payers:
+        plain_ns = costs.plain.cost_ns
+        base_ns = choices.costs[0] if choices.totals[0] else plain_ns
+        lefts = [state.account.left for state in states]
+        payers = tuple([idx for idx, state in enumerate(states) if state.is_auto])
+        smallest = (costs.one_ns - plain_ns) * batch * PLAIN
+        least = min([lefts[idx] for idx in payers], default=0)
+        is_mean = self._settings.share is RegretShare.MEAN
+        while is_mean and payers:
+            need = ceil_div(smallest, plain_ns * len(payers))
+            if least >= need:
                 break
-            payers = able
-        least = min((states[idx].account.left for idx in payers), default=0)
+            payers = tuple([idx for idx in payers if lefts[idx] >= need])
+            least = min([lefts[idx] for idx in payers], default=0)
         of_requests = least * plain_ns // PLAIN
-        if self._settings.share is RegretShare.MEAN:
+        if is_mean:
             of_requests = least * plain_ns * len(payers) // (batch * PLAIN)
         of_server = self._server.left * plain_ns // PLAIN
         return Budget(
@@ -267,22 +305,30 @@ class SpeculationController:
             server_is_short=of_server < of_requests,
         )
 
-    def _smallest_step_ns(self, batch: int) -> int:
-        if self._settings.shape is VerifyShape.RAGGED:
-            return self._table.ragged_step_ns(batch, 1)
-        return self._table.step_ns(batch, 1)
+    def _batch_costs(self, batch: int) -> _BatchCosts:
+        costs = self._costs.get(batch)
+        if costs is None:
+            costs = self._costs[batch] = self._look_up(batch)
+        return costs
 
-    def _floor(self, states: Sequence[RequestState]) -> int:
-        return max((0 if state.is_auto else state.option.width) for state in states)
+    def _look_up(self, batch: int) -> _BatchCosts:
+        table = self._table
+        known = min(batch, table.max_batch)
+        plain = Choice(widths=(0,) * batch, tokens=batch * ONE, cost_ns=table.plain_ns(known))
+        is_ragged = self._settings.shape is VerifyShape.RAGGED
+        return _BatchCosts(
+            plain=plain,
+            stop=replace(plain, tokens=plain.tokens - (plain.tokens >> _STAY_SHIFT)),
+            ragged=table.ragged_costs(known) if is_ragged else None,
+            one_ns=table.ragged_step_ns(known, 1) if is_ragged else table.step_ns(known, 1),
+        )
 
-    def _choices(
-        self, states: Sequence[RequestState], survivals: Sequence[tuple[int, ...]]
-    ) -> Iterable[Choice]:
-        caps = [state.widest(self._table.block) for state in states]
-        if self._settings.shape is VerifyShape.RAGGED:
-            floors = [0 if state.is_auto else state.option.width for state in states]
-            return ragged_choices(self._table, survivals, caps, floors)
-        return equal_width_choices(self._table, survivals, caps, floor=self._floor(states))
+    def _choices(self, states: Sequence[RequestState], survivals: Survivals, costs: _BatchCosts) -> Choices:
+        caps = [state.cap for state in states]
+        floors = [state.floor for state in states]
+        if costs.ragged is not None:
+            return RaggedChoices(costs.ragged, survivals, caps, floors)
+        return EqualChoices(self._table, survivals, caps, max(floors))
 
     def _choose_known(
         self, states: Sequence[RequestState], levels: Sequence[tuple[int, ...] | None], draft: DraftPlan
@@ -295,55 +341,46 @@ class SpeculationController:
             for state, row in zip(states, levels, strict=True)
         ]
         rate = draft.choice if draft.choice.beats(draft.plain) else draft.plain
-        affordable = [
-            choice
-            for choice in self._choices(states, survivals)
-            if choice.cost_ns <= draft.budget.max_cost_ns
-        ]
-        return best_gain(affordable, rate)
+        choices = self._choices(states, survivals, self._batch_costs(len(states)))
+        return choices.best_gain(rate, max_cost_ns=draft.budget.max_cost_ns)
 
     def _best(
-        self, states: Sequence[RequestState], affordable: Sequence[Choice], plain: Choice, budget: Budget
+        self, states: Sequence[RequestState], choices: Choices, costs: _BatchCosts, budget: Budget
     ) -> Choice:
         """The choice with the best rate, or plain; where nothing pays, one token of each while it may."""
+        plain = costs.plain
         payers = [states[idx] for idx in budget.payers]
-        stop = plain
-        if all(state.drafts for state in payers):
-            stop = replace(plain, tokens=plain.tokens - (plain.tokens >> _STAY_SHIFT))
+        stop = costs.stop if all(state.drafts for state in payers) else plain
         best = stop
         is_alone = len(states) == 1 and all(state.account.left <= REQUEST_LIMIT for state in payers)
-        if is_alone and self._population.weights()[0] < _FIRST_TRIALS:
-            best = best_rate((choice for choice in affordable if choice.total == 1), stop)
+        if is_alone and self._population.weight(0) < _FIRST_TRIALS:
+            best = choices.best_rate(stop, max_cost_ns=budget.max_cost_ns, total=1)
         if best is stop:
-            best = best_rate(affordable, stop)
-        trial = self._trial(states)
-        if best is stop and trial.cost_ns <= budget.max_cost_ns and trial.beats(plain):
-            return trial
-        return plain if best is stop else best
+            best = choices.best_rate(stop, max_cost_ns=budget.max_cost_ns)
+        if best is not stop:
+            return best
+        trial = self._trial(states, costs)
+        return trial if trial.cost_ns <= budget.max_cost_ns and trial.beats(plain) else plain
 
-    def _trial(self, states: Sequence[RequestState]) -> Choice:
+    def _trial(self, states: Sequence[RequestState], costs: _BatchCosts) -> Choice:
         """One token of each request, with the tokens that it may well bring."""
-        widths = tuple(min(1, state.widest(self._table.block)) for state in states)
-        batch = len(states)
-        hopes = sum(self._hope(state) for state, width in zip(states, widths, strict=True) if width)
-        if self._settings.shape is VerifyShape.RAGGED:
-            cost_ns = self._table.ragged_step_ns(batch, sum(widths))
-        else:
-            cost_ns = self._table.step_ns(batch, 1)
-        return Choice(widths=widths, tokens=batch * ONE + hopes, cost_ns=cost_ns)
+        widths = tuple([1 if state.cap else 0 for state in states])
+        hopes = sum([self._hope(state) for state, width in zip(states, widths, strict=True) if width])
+        cost_ns = costs.one_ns if costs.ragged is None else costs.ragged[sum(widths)]
+        return Choice(widths=widths, tokens=len(states) * ONE + hopes, cost_ns=cost_ns)
 
     def _hope(self, state: RequestState) -> int:
         """The chance of its first token; more, if everybody's few trials are all that speaks against it."""
         if self._own_score.challenger_leads or not state.is_auto or state.account.left <= _HOPE_LEFT:
-            return self._chances(state)[0]
+            return self._first_chance(state)
         return self._population.hope()
 
-    def _probe(self, states: Sequence[RequestState], budget: Budget) -> Choice | None:
+    def _probe(self, states: Sequence[RequestState], costs: _BatchCosts, budget: Budget) -> Choice | None:
         """One token of each request, if the payers are due on average and can pay for it."""
         dueness = sum(states[idx].probe.dueness() for idx in budget.payers)
         if not budget.payers or dueness < 256 * len(budget.payers):
             return None
-        probe = self._trial(states)
+        probe = self._trial(states, costs)
         if probe.cost_ns > budget.max_cost_ns:
             return None
         for state in states:

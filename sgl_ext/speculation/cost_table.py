@@ -54,6 +54,10 @@ class CostTable:
             cost += -(-(costs[width + 1] - cost) * rest // batch)
         return cost + (self.draft_ns[bucket] if drafted else 0)
 
+    def ragged_costs(self, batch: int) -> tuple[int, ...]:
+        """ragged_step_ns for 0 to batch * block draft tokens."""
+        return tuple(self.ragged_step_ns(batch, total) for total in range(batch * self.block + 1))
+
     def _bucket(self, batch: int) -> int:
         bucket = bisect.bisect_left(self.batches, batch)
         if batch < 1 or bucket == len(self.batches):

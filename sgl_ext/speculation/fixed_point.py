@@ -22,8 +22,3 @@ def survival_of(chances: tuple[int, ...]) -> tuple[int, ...]:
         product = product * chance >> 16
         survival.append(product)
     return tuple(survival)
-
-
-def expected_tokens(survival: tuple[int, ...], width: int) -> int:
-    """Tokens of a step that verifies width draft tokens, times ONE: the bonus token and the accepted ones."""
-    return ONE + sum(survival[:width])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sgl_ext.speculation.fixed_point import ONE
 
 _MEMORY_SHIFT = 8  # looks back over 256 trials
@@ -30,3 +32,16 @@ class PredictionScore:
         self._champion += ((champion - value) ** 2 >> 16) - (self._champion >> _MEMORY_SHIFT)
         self._challenger += ((challenger - value) ** 2 >> 16) - (self._challenger >> _MEMORY_SHIFT)
         self._num_trials += 1
+
+    def observe_run(self, accepted: int, *, champions: Sequence[int], challengers: Sequence[int]) -> None:
+        """As observe() of each tested token of a step, in one pass. challengers: one for each token tested,
+        of which the first `accepted` were accepted and a further one, if there is one, was not."""
+        champion, challenger = self._champion, self._challenger
+        for position, chance in enumerate(challengers):
+            value = ONE if position < accepted else 0
+            error = champions[position] - value
+            champion += (error * error >> 16) - (champion >> _MEMORY_SHIFT)
+            error = chance - value
+            challenger += (error * error >> 16) - (challenger >> _MEMORY_SHIFT)
+        self._champion, self._challenger = champion, challenger
+        self._num_trials += len(challengers)

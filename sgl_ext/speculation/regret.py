@@ -12,6 +12,9 @@ accepted tokens, so at most its worst case; lower charges only help, and `allowe
 `left` is also held at `most` from above, by raising `spent`. That can only make (1) stricter, and it gives
 every window of time the bound  most + e * tokens in the window: a long good time cannot pay for a long bad
 one.
+
+Kept is `left` = allowed - spent - reserved alone, since the batch asks for it in every step: a settled step
+gives back its worst case less its charge, and raising `spent` to allowed - most is left <= most - reserved.
 """
 
 from __future__ import annotations
@@ -19,34 +22,28 @@ from __future__ import annotations
 
 class RegretAccount:
     """Amounts are in units of fixed_point.PLAIN. income_shift: a token earns 1/2^income_shift of a plain
-    step; None earns nothing."""
+    step; None earns nothing. left: what a step may cost at worst, now."""
 
-    __slots__ = ("_allowed", "_income_shift", "_most", "_reserved", "_spent")
+    __slots__ = ("_income_shift", "_most", "_reserved", "left")
 
     def __init__(self, *, limit: int, most: int, income_shift: int | None = None) -> None:
-        self._allowed = limit
         self._most = most
         self._income_shift = income_shift
         self._reserved = 0
-        self._spent = 0
-
-    @property
-    def left(self) -> int:
-        """What a step may cost at worst, now."""
-        return self._allowed - self._spent - self._reserved
+        self.left = limit
 
     def reserve(self, worst: int) -> None:
         assert worst <= self.left, "a step beyond the account was planned"
         self._reserved += worst
+        self.left -= worst
 
     def settle(self, worst: int, charge: int) -> None:
         """The step for which `worst` was reserved did cost `charge` (negative: it gained)."""
         assert charge <= worst, "a step cost more than its worst case"
         self._reserved -= worst
-        self._spent = max(self._spent + charge, self._allowed - self._most)
+        self.left = min(self.left + worst - charge, self._most - self._reserved)
 
     def earn(self, progress: int) -> None:
         """progress: tokens in units of PLAIN (1 token = PLAIN)."""
         if self._income_shift is not None:
-            self._allowed += progress >> self._income_shift
-            self._spent = max(self._spent, self._allowed - self._most)
+            self.left = min(self.left + (progress >> self._income_shift), self._most - self._reserved)

@@ -26,10 +26,19 @@ _POOR_PROBES = 6
 
 
 class RequestState:
-    """Mutable; all of it derives from the calls of the controller, none from the clock."""
+    """Mutable; all of it derives from the calls of the controller, none from the clock. floor and cap: the
+    least and the most draft tokens that a step may verify."""
+
+    __slots__ = (
+        "_alarm", "_gain", "account", "cap", "drafts", "estimate", "factor", "floor", "is_auto", "option",
+        "probe",
+    )  # fmt: skip
 
     def __init__(self, option: SpecOption, chances: tuple[int, ...], lesson: Lesson | None) -> None:
         self.option = option
+        self.is_auto = option.mode is SpecMode.AUTO
+        self.floor = 0 if self.is_auto else option.width
+        self.cap = len(chances) if self.is_auto else option.width
         self.estimate = AcceptanceEstimate(
             chances if lesson is None else lesson.chances, weight=_START_WEIGHT, memory_shift=_MEMORY_SHIFT
         )
@@ -43,16 +52,9 @@ class RequestState:
         self._alarm = TurnAlarm()
         self._gain = 0
 
-    @property
-    def is_auto(self) -> bool:
-        return self.option.mode is SpecMode.AUTO
-
     def chances(self, others: tuple[int, ...], own_is_better: bool) -> tuple[int, ...]:
         """Its own history where that has predicted better; else everybody's figures, which are steadier."""
         return self.estimate.chances() if own_is_better else others
-
-    def widest(self, block: int) -> int:
-        return block if self.is_auto else self.option.width
 
     def start_drafting(self) -> None:
         if not self.drafts:
@@ -100,6 +102,18 @@ class RequestState:
             for position in range(width, len(history)):
                 self.estimate.assume(position, believed[position])
         elif accepted == width:
+            self.estimate.drift(width)
+
+    def observe_unshared(self, width: int, accepted: int, chance: int) -> None:
+        """As observe() without levels. chance: what was used of the first token that was not accepted."""
+        if accepted < width:
+            self._alarm.observe_accepted(accepted)
+            if self._alarm.observe(chance, False):
+                self.estimate.forget(_FORGET_WEIGHT)
+            self.estimate.observe(width, accepted)
+        else:
+            self._alarm.observe_accepted(width)
+            self.estimate.observe(width, accepted)
             self.estimate.drift(width)
 
     def count_gain(self, charge: int) -> None:

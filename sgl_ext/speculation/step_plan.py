@@ -24,7 +24,10 @@ class StepKind(enum.StrEnum):
 
     @property
     def drafts(self) -> bool:
-        return self in (StepKind.PAYS, StepKind.PROBE, StepKind.FIXED, StepKind.UNTUNED)
+        return self in _DRAFTING
+
+
+_DRAFTING = frozenset((StepKind.PAYS, StepKind.PROBE, StepKind.FIXED, StepKind.UNTUNED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,12 @@ class TurnAlarm:
         self._evidence = 0
         return True
 
+    def observe_accepted(self, num_tokens: int) -> None:
+        """As observe() of so many accepted tokens, whatever their chances: each only lowers the evidence, and
+        none below zero."""
+        if self._evidence:
+            self._evidence = max(0, self._evidence + num_tokens * _ACCEPTED)
+
 
 def log2_of(value: int) -> int:
     """log2(value / ONE) in 1/256 bits, rounded down: by squaring, since a library's logarithm may differ
