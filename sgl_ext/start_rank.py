@@ -84,6 +84,15 @@ def describe_experts(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | None
     return None if choice is None else choice.as_json()
 
 
+def describe_engram(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | None:
+    """How many verify graphs begin with the reads of their rows; None where SGLang has the tables."""
+    if HookSet.ROW_STORE not in hook_sets:
+        return None
+    from sgl_ext.engram.row_service import get_row_service
+
+    return {"verify_graphs_that_read_first": get_row_service().early_start.graphs_at_head}
+
+
 def start_rank(build: Callable[[], None], scheduler: Any, server_args: Any) -> None:
     """Runs build() between installing the hooks and proving them.
 
@@ -137,5 +146,6 @@ def _install_build_prove(
             "kv_layout": describe_kv_layout(hook_sets),
             "dense_fp8": describe_dense_fp8(hook_sets),
             "indexer": describe_indexer_check(hook_sets),
+            "engram": describe_engram(hook_sets),
         },
     )

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from sgl_ext.engram.dequantise import dequantise
+from sgl_ext.engram.host_read import HostRead
 from sgl_ext.engram.open_rank_store import EngramTable
 from sgl_ext.engram.payload import BLOCK, PayloadLayout
-from sgl_ext.engram.read_blocking import read_payload
 from sgl_ext.engram.row_service import get_row_service
 from sgl_ext.errors import SettingError
 
@@ -22,7 +22,8 @@ class StoredEngramEmbedding(nn.Module):  # type: ignore[misc]
     """Same calls and results as the class it replaces; holds no rows.
 
     On a GPU a step's rows are fetched by the StepFetch that the hash started (decode, verify), or were staged
-    by the scheduler (prefill); everything else is read while the caller waits.
+    by the scheduler (prefill). On a CPU engine a verify's reads are under way when its forward begins
+    (early_start.py). Everything else is read while the caller waits.
     """
 
     def __init__(self, num_embeddings: int, dim: int, layer_id: int, column_bounds: tuple[int, ...]) -> None:
@@ -93,7 +94,9 @@ class StoredEngramEmbedding(nn.Module):  # type: ignore[misc]
 
     def _read_on_cpu(self, indices: torch.Tensor) -> torch.Tensor:
         service = self.service
-        payload = read_payload(service, self.layer, indices, pinned=False)
+        early = service.early_start.take_read(self.layer, indices)
+        read = early or HostRead(service, self.layer, indices, pinned=False)
+        payload = read.wait()
         layout = service.layout(indices.numel() // service.num_columns)
         rows, statuses = dequantise(
             service.gather(payload), layout, tp=service.tp, num_columns=service.num_columns
@@ -105,7 +108,7 @@ class StoredEngramEmbedding(nn.Module):  # type: ignore[misc]
 
     def read_while_waiting(self, indices: torch.Tensor, out: torch.Tensor) -> None:
         """GPU, eager only: ids to the host, rows back. For what neither staging nor a step fetch covers."""
-        payload = read_payload(self.service, self.layer, indices.cpu(), pinned=True)
+        payload = HostRead(self.service, self.layer, indices.cpu(), pinned=True).wait()
         layout = self.service.layout(indices.numel() // self.service.num_columns)
         self._dequantise(payload.to(indices.device, non_blocking=True), layout, out)
 

@@ -11,6 +11,7 @@ import torch
 
 from engram.checkpoint import find_revision
 from engram.row_store import RowStore
+from sgl_ext.engram.early_start import EarlyStart
 from sgl_ext.engram.open_rank_store import EngramTable, open_rank_store, table_path
 from sgl_ext.engram.payload import PayloadLayout
 from sgl_ext.engram.store_settings import RowStoreSettings, read_store_settings
@@ -32,8 +33,12 @@ class RowService:
     # The GPU path, made by whoever first needs it (sgl_ext.engram.step_fetch); None on a CPU engine.
     step_fetch: Any = None
     stager: Any = None
+    early_start: EarlyStart = field(init=False)
     metrics: Any = None
     _store: RowStore | None = None
+
+    def __post_init__(self) -> None:
+        self.early_start = EarlyStart(self)
 
     def add_table(self, table: EngramTable, num_columns: int) -> int:
         """Registers one layer and returns its place; refuses a missing file before weights are loaded."""

@@ -14,14 +14,22 @@ from sgl_ext.hook import Hook, HookKind
 def hash_and_start(
     original: Callable[..., torch.Tensor], hasher: Any, input_ids: torch.Tensor, forward_batch: Any
 ) -> torch.Tensor:
+    """A verify whose reads are under way already gets the ids they were started with."""
+    service, mode = get_row_service(), forward_batch.forward_mode
+    early = service.early_start
+    if mode.is_target_verify():
+        begun = early.take_ids(input_ids, forward_batch)
+        if begun is not None:
+            return begun
     hash_ids = original(hasher, input_ids, forward_batch)
-    mode = forward_batch.forward_mode
     if hash_ids.is_cuda and (mode.is_decode() or mode.is_target_verify()):
         from sgl_ext.engram.breakable_read import is_capturing_segments
 
         # A segment ends before the layer: there the layer reads between segments.
         if not is_capturing_segments():
-            get_row_service().step_fetch.start(hash_ids)
+            service.step_fetch.start(hash_ids)
+            if mode.is_target_verify() and not early.is_hashing and torch.cuda.is_current_stream_capturing():
+                early.graphs_at_hash += 1
     return hash_ids
 
 

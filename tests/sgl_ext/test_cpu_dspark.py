@@ -13,6 +13,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ import pytest
 from tests.sgl_ext.agreeing_draft import build_agreeing
 from tests.sgl_ext.engine_forks import EngineForks
 from tests.sgl_ext.engine_variables import cpu_engine_variables
+from tests.sgl_ext.forward_witness import write_distribution
 from tests.sgl_ext.packed_rows import pack_rows, row_variables
 
 pytestmark = [
@@ -30,6 +33,7 @@ pytestmark = [
 ]
 
 BLOCK = 5
+ENGRAM_LAYERS = 2
 CHUNK = 256
 CLOSE = 0.25  # as in test_cpu_v41.py: another pick among equal index scores; a wrong row gives whole units
 ENGINES = {"serial": 1, "drafted": 1, "drafted, 2 ranks": 2}  # name -> ranks
@@ -102,13 +106,14 @@ STAGES = [
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory, engine_forks: EngineForks) -> dict[str, Answers]:
-    """What each engine answered; they share the cores, since most of a start is waiting for imports."""
+def folders(tmp_path_factory: pytest.TempPathFactory, engine_forks: EngineForks) -> dict[str, Path]:
+    """Where each engine ran; they share the cores, since most of a start is waiting for imports."""
     model = tmp_path_factory.mktemp("v41") / "model"
     build_agreeing(model, seed=1)
     packed = tmp_path_factory.mktemp("packed")
     pack_rows(model, packed, sorted({tp for name, tp in ENGINES.items() if name != "serial"}))
     folders = {name: tmp_path_factory.mktemp("run") for name in ENGINES}
+    witness = write_distribution(tmp_path_factory.mktemp("witness"))
     running = {}
     for place, (name, tp) in enumerate(ENGINES.items()):
         engine = {
@@ -127,18 +132,27 @@ def answers(tmp_path_factory: pytest.TempPathFactory, engine_forks: EngineForks)
         if name != "serial":
             environment |= row_variables(packed)
         running[name] = engine_forks.start(
-            "tests.sgl_ext.run_traffic", folder, environment, "job.json", "out.json"
+            "tests.sgl_ext.run_traffic",
+            folder,
+            environment,
+            "job.json",
+            "out.json",
+            path=() if name == "serial" else [witness],
         )
     try:
         done = {name: fork.wait(300) for name, fork in running.items()}
     finally:
         for fork in running.values():
             fork.kill()
-    found = {}
     for name, folder in folders.items():
         assert (folder / "out.json").is_file(), done[name].stderr[-4000:]
-        found[name] = json.loads((folder / "out.json").read_text())
-    return found
+    return folders
+
+
+@pytest.fixture(scope="module")
+def answers(folders: dict[str, Path]) -> dict[str, Answers]:
+    """What each engine answered."""
+    return {name: json.loads((folder / "out.json").read_text()) for name, folder in folders.items()}
 
 
 @pytest.mark.parametrize("drafted", ["drafted", "drafted, 2 ranks"])
@@ -198,3 +212,23 @@ def test_a_wish_is_kept_and_a_bad_one_refused_by_name(answers: dict[str, Answers
     assert decided["bad wish"]["finish"] == "abort"
     assert 'must be "auto", "off" or a width of 0 to 5, got 9' in decided["bad wish"]["message"]
     assert all(len(answers[name]["sampled"]["tokens"]) == 20 for name in ENGINES)
+
+
+@pytest.mark.parametrize(
+    ("drafted", "rank"), [("drafted", 0), ("drafted, 2 ranks", 0), ("drafted, 2 ranks", 1)]
+)
+def test_rows_of_every_verify_are_asked_for_once_and_before_its_forward(
+    folders: dict[str, Path], drafted: str, rank: int
+) -> None:
+    """By the row store's own counters: whole blocks, ragged ones, beside prompts that are read in place."""
+    lines = (folders[drafted] / f"forwards-{rank}.jsonl").read_text().splitlines()
+    seen: Counter[str] = Counter()
+    for number, line in enumerate(lines):
+        forward = json.loads(line)
+        verify = forward["mode"] == "TARGET_VERIFY"
+        wanted = (ENGRAM_LAYERS, 0) if verify else (0, ENGRAM_LAYERS)
+        assert (forward["before"], forward["during"]) == wanted or number == 0, (number, forward)
+        rows = forward["tokens"] * ENGRAM_LAYERS * 24 // ENGINES[drafted]
+        assert forward["rows"] == rows or number == 0, (number, forward)
+        seen[forward["mode"]] += 1
+    assert seen["TARGET_VERIFY"] > 50 and seen["EXTEND"] > 5
