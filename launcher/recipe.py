@@ -92,9 +92,10 @@ class DSparkExtension(FrozenModel):
 
 
 class Extensions(FrozenModel):
-    """`kv_layout`: v41 stores 528 and 288 bytes a token in place of 584, where its boot check passes."""
+    """`kv_layout`: v41 stores 528 and 288 bytes a token in place of 584, where its boot check passes; auto
+    takes the smallest that passes on every rank."""
 
-    kv_layout: Literal["v4", "v41"] = "v4"
+    kv_layout: Literal["v4", "v41", "auto"] = "v4"
     engram: EngramExtension = EngramExtension()
     experts: ExpertsExtension = ExpertsExtension()
     dspark: DSparkExtension = DSparkExtension()

@@ -129,7 +129,8 @@ def memory_settings(recipe: Recipe, shape: ModelShape, asked: WhatIf) -> MemoryS
             draft_experts=asked.draft_experts,
         ),
         pool=PoolSettings(
-            kv_layout=recipe.extensions.kv_layout,
+            # auto is decided at boot: what the larger layout needs must be there.
+            kv_layout="v41" if recipe.extensions.kv_layout == "v41" else "v4",
             max_running_requests=server.max_running_requests or DEFAULT_RUNNING_REQUESTS,
             chunk_tokens=context if chunk < 0 else chunk,
             verify_tokens=dspark.block_size + 1 if dspark.enabled else 0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sgl_ext.errors import ExpertBackendError, SglExtError
@@ -56,8 +56,11 @@ class Vote:
         return next((verdict for verdict in self.verdicts if verdict.name == name), None)
 
 
-def choose_backend(votes: Sequence[Vote], subject: Subject = EXPERTS) -> str:
+def choose_backend(
+    votes: Sequence[Vote], subject: Subject = EXPERTS, *, cost: Callable[[str], float] | None = None
+) -> str:
     """The name that every rank uses. Raises the subject's error naming the rank and the candidate at fault.
+    cost: what is to be small among those that passed; else their times.
 
     Ranks must have been asked for the same, hold the same packages, and come to the same verdicts: an engine
     whose ranks compute experts differently gives replies that nobody can explain.
@@ -73,7 +76,7 @@ def choose_backend(votes: Sequence[Vote], subject: Subject = EXPERTS) -> str:
             f"At least one {subject.kind} must pass its check, got none ({first.where}): {_failures(first)}.",
             hint=f"run `sparkctl logs` for the whole report; the packages are named in {subject.page}",
         )
-    return min(passed, key=lambda name: _cost(votes, name))
+    return min(passed, key=cost or (lambda name: _cost(votes, name)))
 
 
 def _forced(votes: Sequence[Vote], name: str, subject: Subject) -> str:

@@ -49,7 +49,12 @@ def choose_before_build(runner: Any) -> None:
     if is_cuda and torch.cuda.get_device_capability(device)[0] == 12:
         require_indexer(runner.model_config.hf_text_config, parallel, device=device, group=group)
         require_layout(
-            SGLANG_KERNELS, runner.model_config.hf_text_config, parallel, device=device, group=group
+            SGLANG_KERNELS,
+            runner.model_config.hf_text_config,
+            parallel,
+            device=device,
+            group=group,
+            has_draft=runner.server_args.speculative_algorithm == "DSPARK",
         )
 
 

@@ -19,13 +19,16 @@ SCALE = DIM**-0.5
 DECODE_TOKENS = 64  # SM120_DECODE_MAX_TOKENS: longer calls come with the rank's own heads, unpadded
 TOKENS = 1024  # rows of a drawn cache
 _ALIGN = 64  # SGLang pads lists to whole 64 entries
+DRAFT_WIDTH = 64  # DSpark's attention brings its decode queries in this width, whatever the rank's heads
+_LEFT_OVER = 20.0  # size of what stands in heads that the draft's buffer was never filled in
 _SINK = 6.0  # about the logarithm of what 640 rows add up to, so that a missing sink shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
     """A rank's attention. heads: of the rank, with those of balanced padding. page: tokens of a page before
-    compression; ratios: tokens of a compressed row, 0 where a layer has the window alone.
+    compression; ratios: tokens of a compressed row, 0 where a layer has the window alone. draft_heads: the
+    width that a draft's decode queries come in where it is not the rank's own, else 0.
     """
 
     heads: int
@@ -33,6 +36,7 @@ class AttentionShape:
     selected: int
     ratios: tuple[int, ...]
     page: int = 256
+    draft_heads: int = 0
 
     def page_rows(self, ratio: int) -> int:
         return self.page // ratio
@@ -54,10 +58,12 @@ class DrawnCache:
         return view_tokens(self.raw, self.page_size, self.form)
 
 
-def rank_shape(config: Any, tp_size: int) -> AttentionShape:
-    """config: the text config, padded to whole head groups of a rank."""
+def rank_shape(config: Any, tp_size: int, *, has_draft: bool = False) -> AttentionShape:
+    """config: the text config, padded to whole head groups of a rank. has_draft: DSpark's stages run too."""
+    heads = config.num_attention_heads // tp_size
     return AttentionShape(
-        heads=config.num_attention_heads // tp_size,
+        heads=heads,
+        draft_heads=DRAFT_WIDTH if has_draft and heads < DRAFT_WIDTH else 0,
         window=config.sliding_window,
         selected=config.index_topk,
         ratios=tuple(sorted(set(config.compress_ratios))),
@@ -65,15 +71,25 @@ def rank_shape(config: Any, tp_size: int) -> AttentionShape:
 
 
 def draw_call(
-    shape: AttentionShape, queries: int, window: DrawnCache, extra: DrawnCache | None, device: torch.device
+    shape: AttentionShape,
+    queries: int,
+    window: DrawnCache,
+    extra: DrawnCache | None,
+    device: torch.device,
+    *,
+    of_draft: bool = False,
 ) -> dict[str, Any]:
     """SGLang's arguments of flash_mla_with_kvcache_sm120. A decode step's queries are padded with zero heads
-    to the width that the kernels take. The first queries see what the first tokens of a prompt see: one row
-    of the window and none selected, a part of both.
+    to the width that the kernels take; those of a draft to its own width, with whatever its buffer held. The
+    first queries see what the first tokens of a prompt see: one row of the window and none selected, a part
+    of both.
     """
     draw = torch.Generator().manual_seed(queries)
     width = kernel_heads(shape.heads) if queries <= DECODE_TOKENS else shape.heads
     q = torch.zeros((queries, 1, width, DIM))
+    if of_draft:
+        width = shape.draft_heads
+        q = torch.randn((queries, 1, width, DIM), generator=draw) * _LEFT_OVER
     q[:, :, : shape.heads] = torch.randn((queries, 1, shape.heads, DIM), generator=draw)
     sink = torch.zeros(width)
     sink[: shape.heads] = _SINK + torch.randn(shape.heads, generator=draw)

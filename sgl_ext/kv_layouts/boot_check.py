@@ -18,11 +18,12 @@ import torch
 
 from sgl_ext.errors import CapabilityError, SettingError
 from sgl_ext.experts.candidate import Presence
-from sgl_ext.experts.choose import Subject, Vote, choose_backend
+from sgl_ext.experts.choose import AUTO, Subject, Vote, choose_backend
 from sgl_ext.experts.gather_votes import gather_votes
 from sgl_ext.experts.packages import find_packages
 from sgl_ext.experts.self_check import Verdict, make_verdict, time_call
 from sgl_ext.kv_layouts.attention_cases import (
+    DECODE_TOKENS,
     TOKENS,
     AttentionShape,
     DrawnCache,
@@ -57,6 +58,11 @@ class Layout:
     selected: RowFormat
     error_bound: float = 0.08  # queries and probabilities are FP8 in these kernels
 
+    @property
+    def size(self) -> int:
+        """Bytes of a token in the window and of a compressed row: what `auto` keeps small."""
+        return self.window.bytes_per_token + self.selected.bytes_per_token
+
 
 LAYOUTS = {
     layout.name: layout
@@ -78,11 +84,11 @@ class LayoutKernels:
 
 
 def read_layout(environment: Mapping[str, str]) -> str:
-    """v4 unless v41 is asked for. Raises SettingError."""
+    """v4 unless v41, or auto for the smallest that passes, is asked for. Raises SettingError."""
     choice = environment.get(LAYOUT_VARIABLE, "v4")
-    if choice not in LAYOUTS:
+    if choice not in (*LAYOUTS, AUTO):
         raise SettingError(
-            f"{LAYOUT_VARIABLE} must be one of {', '.join(LAYOUTS)}, got {choice!r} (environment).",
+            f"{LAYOUT_VARIABLE} must be one of {', '.join((*LAYOUTS, AUTO))}, got {choice!r} (environment).",
             hint=f"unset {LAYOUT_VARIABLE}",
         )
     return choice
@@ -111,22 +117,39 @@ def check_layout(
 
 
 def require_layout(
-    kernels: LayoutKernels, config: Any, parallel: Any, *, device: torch.device, group: Any
+    kernels: LayoutKernels,
+    config: Any,
+    parallel: Any,
+    *,
+    device: torch.device,
+    group: Any,
+    has_draft: bool = False,
 ) -> None:
-    """Checks the layout that the environment asks for, once per process. Raises CapabilityError on every rank
-    where one rank's kernels do not pass, or where ranks were asked for different layouts. Blocks until all
-    ranks have voted.
+    """Checks the layout that the environment asks for, once per process; with auto all of them, and the
+    smallest that passed is taken. Raises CapabilityError on every rank where one rank's kernels do not pass,
+    where ranks found different ones to pass, or were asked for different layouts. Blocks until all ranks have
+    voted.
     """
     if _state():
         return
-    layout = LAYOUTS[read_layout(os.environ)]
-    shape = rank_shape(config, parallel.tp_size)
+    wanted = read_layout(os.environ)
+    shape = rank_shape(config, parallel.tp_size, has_draft=has_draft)
     presence = find_packages({"flashinfer-python": "0.7.2", "sglang": "0.5.23"})
     with torch.inference_mode():
-        verdict = check_layout(layout, kernels, presence, shape, device)
-    own = Vote(rank=parallel.tp_rank, host=socket.gethostname(), wanted=layout.name, verdicts=(verdict,))
-    choose_backend(gather_votes(own, group), KV_LAYOUT)
-    _state().update(heads=shape.heads, selected=shape.selected, verdict=verdict.as_json())
+        verdicts = tuple(
+            check_layout(layout, kernels, presence, shape, device)
+            for layout in LAYOUTS.values()
+            if wanted in (AUTO, layout.name)
+        )
+    own = Vote(rank=parallel.tp_rank, host=socket.gethostname(), wanted=wanted, verdicts=verdicts)
+    chosen = choose_backend(gather_votes(own, group), KV_LAYOUT, cost=lambda name: LAYOUTS[name].size)
+    _state().update(
+        chosen=chosen,
+        heads=shape.heads,
+        draft_heads=shape.draft_heads,
+        selected=shape.selected,
+        verdicts=[verdict.as_json() for verdict in verdicts],
+    )
 
 
 def proved_layout() -> str:
@@ -136,12 +159,18 @@ def proved_layout() -> str:
             "The KV layout must be checked before the pools are made, got pools first.",
             hint="report it with SGLang's version (docs/sm12x.md)",
         )
-    return read_layout(os.environ)
+    return str(_state()["chosen"])
 
 
 def describe_layout() -> dict[str, object]:
     """For the rank report: layout, errors with their bounds, and times."""
-    return {"layout": read_layout(os.environ), "store_bounds": _STORE_BOUNDS, "check": dict(_state()) or None}
+    wanted = read_layout(os.environ)
+    return {
+        "layout": _state().get("chosen"),
+        "wanted": wanted,
+        "store_bounds": _STORE_BOUNDS,
+        "check": dict(_state()) or None,
+    }
 
 
 @functools.cache
@@ -159,6 +188,10 @@ def _prove(
     times: dict[str, float],
 ) -> str | None:
     window, problem = _fill(kernels, layout.window, shape.page, device, _SEED, errors)
+    for queries in steps if shape.draft_heads and problem is None else ():
+        if queries <= DECODE_TOKENS:  # longer calls come with the rank's own heads: the window's case
+            call = draw_call(shape, queries, window, None, device, of_draft=True)
+            problem = problem or _attend(kernels, layout, shape, call, (window, None), "draft", errors, times)
     for ratio in shape.ratios if problem is None else ():
         extra = None
         if ratio:
@@ -166,15 +199,30 @@ def _prove(
             extra, problem = _fill(kernels, layout.selected, page, device, seed, errors)
         for queries in steps if problem is None else ():
             call = draw_call(shape, queries, window, extra, device)
-            wanted = reference(call, shape.heads, window, extra)
-            run = functools.partial(kernels.attend, **call)
-            name = f"{queries} queries, ratio {ratio}" if ratio else f"{queries} queries, window"
-            seen = run()[0][:, 0, : shape.heads]
-            problem = problem or _compare(seen, wanted, name, layout.error_bound, errors)
-            step = f"{queries} queries"
-            times[step] = times.get(step, 0.0) + time_call(run, device)
+            kind = f"ratio {ratio}" if ratio else "window"
+            problem = problem or _attend(kernels, layout, shape, call, (window, extra), kind, errors, times)
         if problem is not None:
             break
+    return problem
+
+
+def _attend(
+    kernels: LayoutKernels,
+    layout: Layout,
+    shape: AttentionShape,
+    call: dict[str, Any],
+    caches: tuple[DrawnCache, DrawnCache | None],
+    kind: str,
+    errors: dict[str, float],
+    times: dict[str, float],
+) -> str | None:
+    """One call against plain PyTorch; its time joins those of the step."""
+    step = f"{call['q'].shape[0]} queries"
+    run = functools.partial(kernels.attend, **call)
+    seen = run()[0][:, 0, : shape.heads]
+    wanted = reference(call, shape.heads, *caches)
+    problem = _compare(seen, wanted, f"{step}, {kind}", layout.error_bound, errors)
+    times[step] = times.get(step, 0.0) + time_call(run, seen.device)
     return problem
 
 

@@ -255,6 +255,17 @@ def test_what_the_recipe_says_is_what_is_counted() -> None:
     assert len(moved.budgets) == 3
 
 
+def test_a_layout_that_boot_decides_is_counted_as_the_larger_one() -> None:
+    counted = {}
+    for layout in ("v4", "v41", "auto"):
+        recipe = shipped("v41-flash-4x")
+        extensions = recipe.extensions.model_copy(update={"kv_layout": layout})
+        counted[layout] = fit_recipe(
+            recipe.model_copy(update={"extensions": extensions}), SHAPE
+        ).bytes_per_token
+    assert counted["auto"] == counted["v4"] > counted["v41"]
+
+
 @pytest.mark.parametrize("name", ["NCCL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_PROTO", "NCCL_MAX_NCHANNELS"])
 def test_all_four_nccl_values_are_needed(name: str) -> None:
     recipe = shipped("v41-flash-3x")

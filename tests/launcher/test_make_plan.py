@@ -212,6 +212,8 @@ def test_sequence_parallelism_and_the_plugins_backends_reach_the_engine_by_its_e
     assert not ours & set(marlin.environment)
     compact = plan_of(make_recipe(extensions={"kv_layout": "v41"})).nodes[0]
     assert compact.environment["SPARKCTL_KV_LAYOUT"] == "v41"
+    smallest = plan_of(make_recipe(extensions={"kv_layout": "auto"})).nodes[0]
+    assert smallest.environment["SPARKCTL_KV_LAYOUT"] == "auto"
 
 
 def test_rows_from_disk_are_read_by_threads_on_the_cpu_engine_only() -> None:

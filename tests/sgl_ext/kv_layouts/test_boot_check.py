@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +27,7 @@ from sgl_ext.kv_layouts.boot_check import (  # noqa: E402
     LayoutKernels,
     check_layout,
     describe_layout,
+    proved_layout,
     read_layout,
     require_layout,
 )
@@ -39,6 +43,7 @@ from sgl_ext.kv_layouts.packed_rows import (  # noqa: E402
 
 CPU = torch.device("cpu")
 SHAPE = AttentionShape(heads=3, window=128, selected=192, ratios=(0, 1, 2), page=64)
+WITH_DRAFT = replace(SHAPE, draft_heads=8)
 HERE = Presence(missing=None, versions={"flashinfer-python": "0.7.2"})
 STEPS = (3, 66)
 FORMATS = {V4.bytes_per_token: V4, V41.bytes_per_token: V41, V41_FP4.bytes_per_token: V41_FP4}
@@ -87,9 +92,9 @@ def change(**changes: Any) -> Any:
     return lambda **call: attend(**(call | {name: make(call) for name, make in changes.items()}))
 
 
-def check(layout: str = "v4", store: Any = store_rows, attend: Any = attend) -> Any:
+def check(layout: str = "v4", store: Any = store_rows, attend: Any = attend, shape: Any = SHAPE) -> Any:
     kernels = LayoutKernels(store=store, attend=attend)
-    return check_layout(LAYOUTS[layout], kernels, HERE, SHAPE, CPU, STEPS)
+    return check_layout(LAYOUTS[layout], kernels, HERE, shape, CPU, STEPS)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -131,6 +136,26 @@ def test_each_mistake_of_attention_is_named(mistake: str) -> None:
     assert verdict.times_s == {}
 
 
+def test_a_drafts_queries_are_checked_in_their_own_width_with_what_their_buffer_held() -> None:
+    seen = []
+
+    def watch(**call: Any) -> Any:
+        seen.append((call["q"].shape[2], float(call["q"][:, 0, 3:].abs().sum())))
+        return attend(**call)
+
+    verdict = check(attend=watch, shape=WITH_DRAFT)
+    assert verdict.passed and 0 < verdict.errors["3 queries, draft"] < 0.01
+    assert "66 queries, draft" not in verdict.errors  # they come with the rank's own heads
+    assert seen[0][0] == 8 and seen[0][1] > 0  # the draft comes first; other decode heads are padded by zeros
+    assert {(width, left_over) for width, left_over in seen if left_over == 0} == {(8, 0.0), (3, 0.0)}
+
+    def leak(**call: Any) -> Any:
+        q = call["q"] + 0.1 * call["q"].roll(-3, 2) if call["q"].shape[2] == 8 else call["q"]
+        return attend(**(call | {"q": q}))
+
+    assert "3 queries, draft: relative error" in str(check(attend=leak, shape=WITH_DRAFT).problem)
+
+
 def test_a_mistake_in_prefill_alone_is_named() -> None:
     def no_sink_in_prefill(**call: Any) -> Any:
         return (attend if call["q"].shape[0] == STEPS[0] else MISTAKES["a missing sink"])(**call)
@@ -153,19 +178,22 @@ def test_a_ranks_shape_is_that_of_the_padded_config() -> None:
     config = SimpleNamespace(
         num_attention_heads=72, sliding_window=128, index_topk=512, compress_ratios=[0, 0, 2, 1, 0]
     )
-    assert rank_shape(config, 3) == AttentionShape(heads=24, window=128, selected=512, ratios=(0, 1, 2))
+    shape = AttentionShape(heads=24, window=128, selected=512, ratios=(0, 1, 2))
+    assert rank_shape(config, 3) == shape
+    assert rank_shape(config, 3, has_draft=True) == replace(shape, draft_heads=64)
+    assert rank_shape(config, 1, has_draft=True).draft_heads == 0  # 72 heads are wider than the draft's
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """require_layout with small shapes; no package is asked for."""
-    monkeypatch.setattr(boot_check, "rank_shape", lambda config, tp_size: SHAPE)
+    monkeypatch.setattr(boot_check, "rank_shape", lambda config, tp_size, has_draft: SHAPE)
     monkeypatch.setattr(boot_check, "find_packages", lambda wanted: HERE)
     monkeypatch.setattr(boot_check, "_STEPS", STEPS)
     boot_check._state().clear()
 
-    def require(attend: Any) -> None:
-        kernels = LayoutKernels(store=store_rows, attend=attend)
+    def require(attend: Any, store: Any = store_rows) -> None:
+        kernels = LayoutKernels(store=store, attend=attend)
         require_layout(kernels, None, SimpleNamespace(tp_size=1, tp_rank=0), device=CPU, group=None)
 
     yield require
@@ -179,7 +207,7 @@ def test_a_layout_that_passed_is_reported_and_given_to_the_pools(asked: Any) -> 
     assert kv_layout_choice.choose_layout(lambda: "stock") == "stock"
     told: Any = describe_layout()
     assert told["layout"] == "v4" and told["check"]["heads"] == 3
-    verdict = told["check"]["verdict"]
+    (verdict,) = told["check"]["verdicts"]
     assert verdict["problem"] is None and verdict["error_bound"] == 0.08 and len(verdict["errors"]) == 8
 
 
@@ -188,6 +216,70 @@ def test_a_layout_that_fails_is_refused_by_name(asked: Any) -> None:
         asked(MISTAKES["a missing sink"])
     assert "extensions.kv_layout" in caught.value.hint
     assert describe_layout()["check"] is None
+
+
+def no_fp4(cache: Any, slots: Any, rows: Any, page_size: int, form: RowFormat) -> None:
+    if form is V41_FP4:
+        raise RuntimeError("no kernel image")
+    store_rows(cache, slots, rows, page_size, form)
+
+
+def test_auto_takes_the_smallest_layout_that_passes(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LAYOUT_VARIABLE, "auto")
+    assert LAYOUTS["v41"].size == 528 + 288 < LAYOUTS["v4"].size == 2 * 584
+    asked(attend)
+    assert proved_layout() == "v41"
+    told: Any = describe_layout()
+    assert (told["layout"], told["wanted"]) == ("v41", "auto")
+    assert [item["name"] for item in told["check"]["verdicts"]] == ["v4", "v41"]
+    boot_check._state().clear()
+    asked(attend, no_fp4)
+    assert proved_layout() == "v4"
+    told = describe_layout()
+    assert "no kernel image" in told["check"]["verdicts"][1]["problem"]
+    boot_check._state().clear()
+    with pytest.raises(CapabilityError, match=r"At least one KV layout must pass .*v4: 3 queries.*v41: "):
+        asked(MISTAKES["a missing sink"])
+
+
+def vote_in_process(rank: int, ranks: int, bad: int | None, store: Path, answers: Any) -> None:
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    kernels = LayoutKernels(store=no_fp4 if rank == bad else store_rows, attend=attend)
+    parallel = SimpleNamespace(tp_size=ranks, tp_rank=rank)
+    try:
+        require_layout(kernels, None, parallel, device=CPU, group=dist.group.WORLD)
+        answers.put((rank, proved_layout()))
+    except CapabilityError as error:
+        answers.put((rank, error.message))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("ranks", "bad"), [(2, None), (3, 2)])
+def test_gloo_ranks_take_one_layout_or_all_end_by_name(
+    ranks: int, bad: int | None, asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LAYOUT_VARIABLE, "auto")
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    processes = [
+        context.Process(target=vote_in_process, args=(rank, ranks, bad, tmp_path / "store", answers))
+        for rank in range(ranks)
+    ]
+    for process in processes:
+        process.start()
+    seen = dict(answers.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join(timeout=30)
+        assert process.exitcode == 0
+    (answer,) = set(seen.values())
+    if bad is None:
+        assert answer == "v41"
+    else:
+        assert answer.startswith("Every rank must come to the same verdict on the KV layout v41, got passed")
+        assert f"no kernel image with flashinfer-python 0.7.2 (rank {bad} on " in answer
 
 
 def test_one_rank_that_fails_is_named_on_every_rank() -> None:
@@ -228,5 +320,6 @@ def test_values_of_the_format_are_kept_exactly(form: RowFormat) -> None:
 
 def test_only_a_known_layout_is_taken() -> None:
     assert read_layout({}) == "v4" and read_layout({LAYOUT_VARIABLE: "v41"}) == "v41"
-    with pytest.raises(SettingError, match="must be one of v4, v41, got 'fp4'"):
+    assert read_layout({LAYOUT_VARIABLE: "auto"}) == "auto"
+    with pytest.raises(SettingError, match="must be one of v4, v41, auto, got 'fp4'"):
         read_layout({LAYOUT_VARIABLE: "fp4"})
