@@ -85,6 +85,37 @@ VARIABLES = (
         )
         for name in ("SGLANG_OPT_DSV41_POST_FORWARD_CUDA_GRAPH", "SGLANG_OPT_DSV41_SAMPLING_ACCEPT_GRAPH")
     ),
+    Forbidden(
+        name="SGLANG_OPT_SM120_DIRECT_SWA_KV",
+        bad=_ON,
+        reason="it keeps window pages of 64 tokens, and stores still write pages of 256 into them",
+        hint="remove it",
+        source="SGLang 0.5.23, srt/mem_cache/deepseek_v4_memory_pool.py:1103, 2189, 2226",
+    ),
+    *(
+        Forbidden(
+            name=name,
+            bad=r"(?i)(?!auto$).*",
+            reason="SGLang refuses these layouts on sm_12x, and the plugin gives the pools what it checked",
+            hint="set extensions.kv_layout, which is checked at boot",
+            source="SGLang 0.5.23, srt/mem_cache/deepseek_v4_memory_pool.py:198",
+        )
+        for name in ("SGLANG_DSV4_KV_LAYOUT", "SGLANG_DSV4_COMPRESSED_KV_LAYOUT")
+    ),
+    Forbidden(
+        name="SGLANG_OPT_FP8_WO_A_GEMM",
+        bad=_ON,
+        reason="it takes blocks of 128 x 128 only and is left out for DeepSeek-V4.1's 32 x 32",
+        hint="remove it",
+        source="SGLang 0.5.23, srt/models/deepseek_v4.py:280",
+    ),
+    Forbidden(
+        name="SGLANG_OPT_USE_TOPK_V2",
+        bad=_ON,
+        reason="SGLang switches it off on sm_12x whatever it is set to",
+        hint="remove it",
+        source="SGLang 0.5.23, srt/arg_groups/model_hook.py:488",
+    ),
 )
 
 # For recipes on Sparks only: the CPU engine may use them.

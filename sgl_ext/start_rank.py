@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import Any
 
 from sgl_ext.engine_environment import set_switches
+from sgl_ext.forbidden_environment import refuse_forbidden
 from sgl_ext.gpu_capability import check_capability
 from sgl_ext.hook_sets import V41_MODEL_TYPES, HookSet, choose_hook_sets
 from sgl_ext.install_hooks import install_hooks, load_hooks
@@ -122,6 +123,7 @@ def _install_build_prove(
         server_args.speculative_algorithm,
         find_capability(settings, config),
     )
+    refuse_forbidden(os.environ, hook_sets)
     switches = set_switches(os.environ, hook_sets)
     installed = install_hooks(load_hooks(hook_sets), metadata.version("sglang"))
     build()

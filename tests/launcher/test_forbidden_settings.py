@@ -23,6 +23,11 @@ VALUES: dict[str, tuple[str, str | None]] = {
     "SGLANG_DSV4_FP4_DEQUANT": ("true", "0"),
     "SGLANG_OPT_DSV41_POST_FORWARD_CUDA_GRAPH": ("1", "0"),
     "SGLANG_OPT_DSV41_SAMPLING_ACCEPT_GRAPH": ("1", "0"),
+    "SGLANG_OPT_SM120_DIRECT_SWA_KV": ("1", "0"),
+    "SGLANG_DSV4_KV_LAYOUT": ("v41", "auto"),
+    "SGLANG_DSV4_COMPRESSED_KV_LAYOUT": ("fp4", "auto"),
+    "SGLANG_OPT_FP8_WO_A_GEMM": ("1", "0"),
+    "SGLANG_OPT_USE_TOPK_V2": ("1", "0"),
 }
 
 
