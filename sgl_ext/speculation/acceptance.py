@@ -22,49 +22,50 @@ _HOPE_TRIALS = 2
 
 
 class AcceptanceEstimate:
-    """Weighted counts of trials and successes by position, the older ones fading with every new trial.
+    """Weighted counts of trials and successes by position (times ONE), the older ones fading with every new
+    trial.
 
     memory_shift: a trial's weight falls by 1/2^memory_shift with each later trial of its position.
     """
 
-    __slots__ = ("_memory_shift", "_successes", "_trials")
+    __slots__ = ("memory_shift", "successes", "trials")
 
     def __init__(self, chances: tuple[int, ...], *, weight: int, memory_shift: int) -> None:
-        self._memory_shift = memory_shift
-        self._trials = [weight * ONE] * len(chances)
-        self._successes = [weight * chance for chance in chances]
+        self.memory_shift = memory_shift
+        self.trials = [weight * ONE] * len(chances)
+        self.successes = [weight * chance for chance in chances]
 
     def chances(self) -> tuple[int, ...]:
         """Chance of each position times ONE, between 0 and ONE."""
-        return tuple([(own << 16) // all_ for own, all_ in zip(self._successes, self._trials, strict=True)])
+        return tuple([(own << 16) // all_ for own, all_ in zip(self.successes, self.trials, strict=True)])
 
     def first_chances(self, num_positions: int) -> list[int]:
-        trials = self._trials
-        return [(own << 16) // trials[idx] for idx, own in enumerate(self._successes[:num_positions])]
+        trials = self.trials
+        return [(own << 16) // trials[idx] for idx, own in enumerate(self.successes[:num_positions])]
 
     def chance(self, position: int) -> int:
-        return (self._successes[position] << 16) // self._trials[position]
+        return (self.successes[position] << 16) // self.trials[position]
 
     def survival(self) -> tuple[int, ...]:
         """fixed_point.survival_of(chances())."""
         survival, product = [], ONE
-        for own, all_ in zip(self._successes, self._trials, strict=True):
+        for own, all_ in zip(self.successes, self.trials, strict=True):
             product = product * ((own << 16) // all_) >> 16
             survival.append(product)
         return tuple(survival)
 
     def weight(self, position: int) -> int:
         """Trials behind a position, times ONE."""
-        return self._trials[position]
+        return self.trials[position]
 
     def hope(self) -> int:
         """What the first position's chance may well be: more, the fewer trials speak against it."""
-        chance = (self._successes[0] << 16) // self._trials[0]
-        return min(ONE, chance + _HOPE_TRIALS * ONE * ONE // self._trials[0])
+        chance = (self.successes[0] << 16) // self.trials[0]
+        return min(ONE, chance + _HOPE_TRIALS * ONE * ONE // self.trials[0])
 
     def observe(self, width: int, accepted: int) -> None:
         """A step verified width draft tokens and accepted the first `accepted`; the rest is unknown."""
-        trials, successes, shift = self._trials, self._successes, self._memory_shift
+        trials, successes, shift = self.trials, self.successes, self.memory_shift
         for position in range(accepted + 1 if accepted < width else width):
             weight, count = trials[position], successes[position]
             trials[position] = weight + ONE - (weight >> shift)
@@ -77,29 +78,29 @@ class AcceptanceEstimate:
 
     def drift(self, width: int) -> None:
         """All of a width was accepted, so the next position could have been tested, but was not."""
-        if not 0 < width < len(self._trials):
+        if not 0 < width < len(self.trials):
             return
-        trials = self._trials[width]
-        chance = (self._successes[width - 1] << 16) // self._trials[width - 1]
+        trials = self.trials[width]
+        chance = (self.successes[width - 1] << 16) // self.trials[width - 1]
         chance += (ONE - chance) >> 2
-        missing = max(0, (chance * trials >> 16) - self._successes[width])
-        self._successes[width] += missing * _DRIFT_TRIALS * ONE // trials >> _DRIFT_SHIFT
+        missing = max(0, (chance * trials >> 16) - self.successes[width])
+        self.successes[width] += missing * _DRIFT_TRIALS * ONE // trials >> _DRIFT_SHIFT
         if trials > _LEAST_TRIALS:
-            self._trials[width] -= trials >> _STALE_SHIFT
-            self._successes[width] -= self._successes[width] >> _STALE_SHIFT
+            self.trials[width] -= trials >> _STALE_SHIFT
+            self.successes[width] -= self.successes[width] >> _STALE_SHIFT
 
     def forget(self, weight: int) -> None:
         """Keeps the chances, but lets them weigh no more than `weight` trials."""
-        for position, trials in enumerate(self._trials):
+        for position, trials in enumerate(self.trials):
             if trials > weight * ONE:
-                self._successes[position] = self._successes[position] * weight * ONE // trials
-                self._trials[position] = weight * ONE
+                self.successes[position] = self.successes[position] * weight * ONE // trials
+                self.trials[position] = weight * ONE
 
     def lower(self, position: int, chance: int) -> None:
         """Lets a position's chance be no more than `chance`."""
-        limit = chance * self._trials[position] >> 16
-        self._successes[position] = min(self._successes[position], limit)
+        limit = chance * self.trials[position] >> 16
+        self.successes[position] = min(self.successes[position], limit)
 
     def _add(self, position: int, outcome: int) -> None:
-        self._trials[position] += ONE - (self._trials[position] >> self._memory_shift)
-        self._successes[position] += outcome - (self._successes[position] >> self._memory_shift)
+        self.trials[position] += ONE - (self.trials[position] >> self.memory_shift)
+        self.successes[position] += outcome - (self.successes[position] >> self.memory_shift)

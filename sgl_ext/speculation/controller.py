@@ -15,6 +15,7 @@ from sgl_ext.speculation.acceptance import DEFAULT_CHANCE, AcceptanceEstimate
 from sgl_ext.speculation.confidence import ConfidenceTable, confidence_level
 from sgl_ext.speculation.conversation_memory import ConversationMemory
 from sgl_ext.speculation.cost_table import CostTable
+from sgl_ext.speculation.count_run import count_run
 from sgl_ext.speculation.fixed_point import ONE, PLAIN, ceil_div, survival_of
 from sgl_ext.speculation.prediction_score import PredictionScore
 from sgl_ext.speculation.regret import RegretAccount
@@ -113,7 +114,7 @@ class SpeculationController:
     def plan_draft(self, request_ids: Sequence[str]) -> DraftPlan:
         """Whether the next step of these requests drafts at all."""
         batch = len(request_ids)
-        ids = tuple(request_ids)
+        ids = tuple(request_ids)  # a tuple stays itself
         requests = self._requests
         states = [requests[request_id] for request_id in ids]
         costs = self._batch_costs(batch)
@@ -207,15 +208,27 @@ class SpeculationController:
             assert 0 <= count <= width, f"{draft.request_ids[idx]} accepted {count} of {width}"
             if state is None or not drafts:
                 continue
-            own = state.estimate.first_chances(count + 1 if count < width else width)
+            estimate = state.estimate
             levels = None if plan.levels is None else plan.levels[idx]
             if levels is None:
                 chance = 0  # of the token that was not accepted, by what has predicted better
                 if count < width:
-                    chance = own[count] if score.challenger_leads else population.chance(count)
-                score.observe_run(count, champions=others, challengers=own)
-                state.observe_unshared(width, count, chance)
+                    chance = (estimate if score.challenger_leads else population).chance(count)
+                has_turned = state.turns(width, count, chance)
+                if state.is_auto and not has_turned:
+                    count_run(estimate, population, score, width=width, accepted=count, others=others)
+                else:
+                    own = estimate.first_chances(count + 1 if count < width else width)
+                    score.observe_run(count, champions=others, challengers=own)
+                    if has_turned:
+                        state.forget()
+                    estimate.observe(width, count)
+                    if state.is_auto:
+                        population.observe(width, count)
+                if count == width:
+                    estimate.drift(width)
             else:
+                own = estimate.first_chances(count + 1 if count < width else width)
                 history = self._chances(state)
                 score.observe_run(count, champions=others, challengers=own)
                 state.observe(
@@ -226,10 +239,10 @@ class SpeculationController:
                     trusted=plan.trusted,
                     history=history,
                 )
-            if state.is_auto:
-                population.observe(width, count)
-                if idx == 0 and count == width and not plan.trusted:  # once a step, whatever the batch
-                    population.drift(width)
+                if state.is_auto:
+                    population.observe(width, count)
+            if state.is_auto and idx == 0 and count == width and not plan.trusted:
+                population.drift(width)  # once a step, whatever the batch
             if is_probe and width:
                 state.probed(count, plan.request_worst)
 

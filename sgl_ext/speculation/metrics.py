@@ -26,48 +26,76 @@ class MetricFamily:
 
 
 class SpeculationMetrics:
-    """Counters since the start; the alarm looks at the last steps only."""
+    """Counters since the start; the alarm looks at the last steps only. A step is counted by few additions,
+    since it is on the engine's way; what can be added up from those is, when it is asked for."""
 
     def __init__(self, block: int) -> None:
         self._block = block
         self._num_tokens = 0
         self._num_request_steps = 0
-        self._tested = [0] * block
-        self._accepted = [0] * block
-        self._widths = [0] * (block + 1)
+        self._runs = [0] * (block + 1) ** 2  # requests' steps by width * (block + 1) + accepted
         self._kinds = dict.fromkeys(StepKind, 0)
         self._stopped = {kind: 0 for kind in StepKind if not kind.drafts}
         self._draft_s = 0.0
         self._verify_s = 0.0
         self._drafting: dict[str, bool] = {}
+        self._last: tuple[tuple[str, ...], bool] | None = None  # requests, and whether they drafted
         self.alarm = BreakEvenAlarm()
+
+    def admit(self, request_id: str) -> None:
+        """A request starts; until finish() it counts as drafting or not."""
+        self._drafting[request_id] = True
+        self._last = None
 
     def observe(
         self, plan: VerifyPlan, accepted: Sequence[int], *, draft_s: float = 0.0, verify_s: float = 0.0
     ) -> None:
         """One finished step. draft_s, verify_s: how long both took, as measured."""
-        kind = plan.draft.kind
+        draft = plan.draft
+        kind, drafts = draft.kind, draft.drafts
         batch = len(plan.widths)
         self._kinds[kind] += 1
         self._num_request_steps += batch
         self._num_tokens += batch + sum(accepted)
         self._draft_s += draft_s
         self._verify_s += verify_s
-        for request_id, width, count in zip(plan.draft.request_ids, plan.widths, accepted, strict=True):
-            self._widths[width] += 1
-            for position in range(min(count + 1, width)):
-                self._tested[position] += 1
-                self._accepted[position] += position < count
-            if self._drafting.get(request_id, True) and not kind.drafts:
-                self._stopped[kind] += 1
-            self._drafting[request_id] = kind.drafts
-        if kind.drafts:
+        runs, size = self._runs, self._block + 1
+        for width, count in zip(plan.widths, accepted, strict=True):
+            runs[width * size + count] += 1
+        if self._last != (draft.request_ids, drafts):
+            self._note_drafting(draft.request_ids, kind)
+        if drafts:
             self.alarm.observe(
-                tokens_per_step=1 + sum(accepted) / batch, break_even=plan.cost_ns / plan.draft.plain.cost_ns
+                tokens_per_step=1 + sum(accepted) / batch, break_even=plan.cost_ns / draft.plain.cost_ns
             )
+
+    def _note_drafting(self, request_ids: tuple[str, ...], kind: StepKind) -> None:
+        self._last = request_ids, kind.drafts
+        for request_id in request_ids:
+            # Under overlap a request's last step is observed after its end.
+            if request_id in self._drafting:
+                if self._drafting[request_id] and not kind.drafts:
+                    self._stopped[kind] += 1
+                self._drafting[request_id] = kind.drafts
+
+    def _by_position(self, accepted_only: bool) -> list[int]:
+        """Draft tokens tested, or accepted, by position: a run of 2 of width 5 tested three, and accepted
+        two."""
+        size = self._block + 1
+        found = [0] * self._block
+        for idx, number in enumerate(self._runs):
+            width, count = divmod(idx, size)
+            for position in range(count if accepted_only else min(count + 1, width)):
+                found[position] += number
+        return found
+
+    def _by_width(self) -> list[int]:
+        size = self._block + 1
+        return [sum(self._runs[width * size : (width + 1) * size]) for width in range(size)]
 
     def finish(self, request_id: str) -> None:
         self._drafting.pop(request_id, None)
+        self._last = None
 
     def families(self) -> tuple[MetricFamily, ...]:
         stopped = sum(not drafts for drafts in self._drafting.values())
@@ -75,10 +103,18 @@ class SpeculationMetrics:
             _one("tokens", "counter", "Tokens of decode and verify steps.", self._num_tokens),
             _one("request_steps", "counter", "Steps times their requests.", self._num_request_steps),
             _many("steps", "Steps by why they draft or do not.", "kind", self._kinds.items()),
-            _many("tested", "Draft tokens reached by a verify.", "position", _by_index(self._tested, 1)),
-            _many("accepted", "Draft tokens accepted.", "position", _by_index(self._accepted, 1)),
             _many(
-                "width_request_steps", "Requests verified at a width.", "width", _by_index(self._widths, 0)
+                "tested",
+                "Draft tokens reached by a verify.",
+                "position",
+                _by_index(self._by_position(False), 1),
+            ),
+            _many("accepted", "Draft tokens accepted.", "position", _by_index(self._by_position(True), 1)),
+            _many(
+                "width_request_steps",
+                "Requests verified at a width.",
+                "width",
+                _by_index(self._by_width(), 0),
             ),
             _many("switched_off", "Requests that stopped drafting.", "reason", self._stopped.items()),
             _one("requests_off", "gauge", "Running requests that do not draft.", stopped),

@@ -33,6 +33,17 @@ class _Live:
 
 
 @dataclass(slots=True, kw_only=True)
+class _Batch:
+    """A batch mostly stays what it was: what its requests asked for, looked up once. is_decided: by the
+    controller; asked: the plan where it is not."""
+
+    ids: tuple[str, ...]
+    options: list[SpecOption]
+    is_decided: bool
+    asked: VerifyPlan | None = None
+
+
+@dataclass(slots=True, kw_only=True)
 class RankStep:
     """A planned step. is_decided: by the controller, which must learn the result. verify_lens and clock are
     the engine's: rows of each request on the device (None where all verify the block), and times."""
@@ -60,6 +71,7 @@ class RankSpeculation:
             self._controller = SpeculationController(table, ControllerSettings(shape=shape))
         self._live: OrderedDict[str, _Live] = OrderedDict()
         self._digest = hashlib.blake2b(digest_size=8)
+        self._batch: _Batch | None = None  # of the last step
         self.num_steps = 0
 
     @property
@@ -76,17 +88,26 @@ class RankSpeculation:
         return read_spec_option(request.sampling_params.custom_params, block=self.block)
 
     def plan(self, requests: Sequence[Any]) -> RankStep:
-        ids = [request.rid for request in requests]
-        options = [self._option(request) for request in requests]
+        ids = tuple([request.rid for request in requests])
+        batch = self._batch
+        if batch is None or batch.ids != ids:
+            batch = self._enter(ids, requests)
         controller = self._controller
-        is_decided = controller is not None and any(option.mode is SpecMode.AUTO for option in options)
-        if controller is not None and is_decided:
+        if controller is not None and batch.is_decided:
             plan = controller.plan_verify(controller.plan_draft(ids))
         else:
-            plan = plan_asked_widths(ids, options, self.block)
-        self._digest.update(repr((ids, plan.widths, plan.draft.kind)).encode())
+            plan = batch.asked or plan_asked_widths(ids, batch.options, self.block)
+            batch.asked = plan
+        self._digest.update(b"P" + bytes(plan.widths) + plan.draft.kind.encode())
         self.num_steps += 1
-        return RankStep(plan=plan, is_decided=is_decided)
+        return RankStep(plan=plan, is_decided=batch.is_decided)
+
+    def _enter(self, ids: tuple[str, ...], requests: Sequence[Any]) -> _Batch:
+        options = [self._option(request) for request in requests]
+        is_decided = self._controller is not None and any(option.mode is SpecMode.AUTO for option in options)
+        self._digest.update(b"I" + repr(ids).encode())
+        self._batch = _Batch(ids=ids, options=options, is_decided=is_decided)
+        return self._batch
 
     def observe(
         self, step: RankStep, accepted: Sequence[int], *, draft_s: float = 0.0, verify_s: float = 0.0
@@ -99,6 +120,7 @@ class RankSpeculation:
 
     def finish(self, request_id: str) -> None:
         """A request ended or was aborted; one that never reached a decode step is not known here."""
+        self._batch = None
         live = self._live.pop(request_id, None)
         if live is None:
             return
@@ -124,4 +146,5 @@ class RankSpeculation:
             self._controller.admit(request.rid, option, keys)
         live = _Live(option=option, request=request, prompt_keys=keys)
         self._live[request.rid] = live
+        self.metrics.admit(request.rid)
         return live

@@ -65,7 +65,7 @@ class RequestState:
     def stop_drafting(self, break_even: int) -> None:
         """Its figures say that drafting does not pay: one accepted trial shall be enough to start again."""
         self.drafts = False
-        self.estimate.forget(_FORGET_WEIGHT)
+        self.forget()
         self.estimate.lower(0, break_even * _CAUTION >> 16)
         self.probe.restart()
 
@@ -104,17 +104,14 @@ class RequestState:
         elif accepted == width:
             self.estimate.drift(width)
 
-    def observe_unshared(self, width: int, accepted: int, chance: int) -> None:
-        """As observe() without levels. chance: what was used of the first token that was not accepted."""
-        if accepted < width:
-            self._alarm.observe_accepted(accepted)
-            if self._alarm.observe(chance, False):
-                self.estimate.forget(_FORGET_WEIGHT)
-            self.estimate.observe(width, accepted)
-        else:
-            self._alarm.observe_accepted(width)
-            self.estimate.observe(width, accepted)
-            self.estimate.drift(width)
+    def turns(self, width: int, accepted: int, chance: int) -> bool:
+        """Whether this step's rejection says that the text has turned. chance: what was used of the token
+        that was not accepted."""
+        self._alarm.observe_accepted(accepted)
+        return accepted < width and self._alarm.observe(chance, False)
+
+    def forget(self) -> None:
+        self.estimate.forget(_FORGET_WEIGHT)
 
     def count_gain(self, charge: int) -> None:
         self._gain -= charge
@@ -133,4 +130,4 @@ class RequestState:
     def _watch_turn(self, chances: tuple[int, ...], width: int, accepted: int) -> None:
         for position in range(min(accepted + 1, width)):
             if self._alarm.observe(chances[position], position < accepted):
-                self.estimate.forget(_FORGET_WEIGHT)
+                self.forget()

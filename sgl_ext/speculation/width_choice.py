@@ -8,9 +8,11 @@ numbers, and only the one that is taken gets its widths.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import truediv
 
 from sgl_ext.speculation.cost_table import CostTable
 from sgl_ext.speculation.fixed_point import ONE
@@ -57,13 +59,28 @@ class Choices:
     def best_rate(self, start: Choice, *, max_cost_ns: int | None = None, total: int | None = None) -> Choice:
         """The choice with the most tokens in a time, of those that cost at most max_cost_ns and (where given)
         verify `total` draft tokens; `start` unless one is strictly better."""
-        best_tokens, best_cost, best = start.tokens, start.cost_ns, -1
-        for idx, (tokens, cost) in enumerate(zip(self.tokens, self.costs, strict=False)):
-            if max_cost_ns is not None and cost > max_cost_ns:
-                break
-            if tokens * best_cost > best_tokens * cost and (total is None or self.totals[idx] == total):
-                best_tokens, best_cost, best = tokens, cost, idx
-        return start if best < 0 else self.choice(best)
+        tokens, costs = self.tokens, self.costs
+        first, end = 0, len(tokens)
+        if max_cost_ns is not None:
+            end = bisect_right(costs, max_cost_ns, 0, end)
+        if total is not None:
+            first, end = bisect_left(self.totals, total), min(end, bisect_right(self.totals, total))
+        if first >= end:
+            return start
+        # Division rounds to the nearest, so that a larger rate is never less in floating point: the best is
+        # among those that are largest there, mostly one, and is found among them exactly.
+        rates = list(map(truediv, tokens[first:end], costs[first:end]))
+        largest = max(rates)
+        best = rates.index(largest)
+        for idx in range(best + 1, len(rates)) if rates.count(largest) > 1 else ():
+            if rates[idx] == largest:
+                is_more = (
+                    tokens[first + idx] * costs[first + best] > tokens[first + best] * costs[first + idx]
+                )
+                best = idx if is_more else best
+        best += first
+        is_better = tokens[best] * start.cost_ns > start.tokens * costs[best]
+        return self.choice(best) if is_better else start
 
     def best_gain(self, rate: Choice, *, max_cost_ns: int) -> Choice:
         """The choice that gains most over going on at `rate`: what a step is worth whose draft is already
@@ -115,31 +132,34 @@ class RaggedChoices(Choices):
     costs: of 0 to batch * block draft tokens, CostTable.ragged_costs.
     """
 
-    __slots__ = ("_floors", "_order")
+    __slots__ = ("_caps", "_floors", "_order", "_owners")
 
     def __init__(
         self, costs: Sequence[int], survivals: Survivals, caps: Sequence[int], floors: Sequence[int]
     ) -> None:
-        # A token as one number, so that sorting compares numbers: how unlikely it is, its request, its place.
-        order = [
-            (ONE - survival[position]) << 24 | idx << 8 | position
-            for idx, survival in enumerate(survivals)
-            for position in range(floors[idx], caps[idx])
-        ]
-        order.sort()
+        flat: list[int] = []
+        owners: list[int] = []
+        for idx, survival in enumerate(survivals):
+            part = survival[floors[idx] : caps[idx]]
+            flat += part
+            owners += [idx] * len(part)
+        # A reversed sort keeps equal ones in their order: by request, then by position.
+        order = sorted(range(len(flat)), key=flat.__getitem__, reverse=True)
         start = len(caps) * ONE
         first = sum(floors)
         if first:
-            start += sum(
-                sum(survival[:floor]) for survival, floor in zip(survivals, floors, strict=True) if floor
-            )
-        tokens = list(accumulate([ONE - (token >> 24) for token in order], initial=start))
+            start += sum([sum(survival[:floor]) for survival, floor in zip(survivals, floors, strict=True)])
+        tokens = list(accumulate(map(flat.__getitem__, order), initial=start))
         super().__init__(tokens, costs[first:] if first else costs, range(first, first + len(tokens)))
+        self._caps = caps
         self._floors = floors
         self._order = order
+        self._owners = owners
 
     def widths(self, idx: int) -> tuple[int, ...]:
-        widths = list(self._floors)
+        if idx == len(self._order):
+            return tuple(self._caps)
+        widths, owners = list(self._floors), self._owners
         for token in self._order[:idx]:
-            widths[token >> 8 & 0xFFFF] += 1
+            widths[owners[token]] += 1
         return tuple(widths)

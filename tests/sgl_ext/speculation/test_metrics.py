@@ -18,6 +18,7 @@ def test_counts_add_up_and_parse() -> None:
     ids = ["0", "1"]
     for request_id in ids:
         controller.admit(request_id, AUTO)
+        metrics.admit(request_id)
     tokens = 0
     for step in range(400):
         plan = controller.plan_verify(controller.plan_draft(ids))
@@ -47,6 +48,8 @@ def test_counts_add_up_and_parse() -> None:
     assert 'tp_rank="0"' in text
     for request_id in ids:
         metrics.finish(request_id)
+    assert "sparkctl_spec_requests_off 0" in exposition(metrics.families())
+    metrics.observe(plan, accepted)  # under overlap the last step is seen after its requests have ended
     assert "sparkctl_spec_requests_off 0" in exposition(metrics.families())
 
 
