@@ -4,7 +4,7 @@
     TRITON_INTERPRET=1 python benchmarks/gpu_indexer.py --out O --dry-run    small, on a CPU: does it run
 
 Dense is what SGLang 0.5.23 does off sm_90 and sm_100: slots of the whole capacity, scores, torch.topk, write.
-A and B alternate; every time is kept. `equal` compares the selected positions; where they differ, `ties_only`
+A and B alternate; every time is kept. `equal` compares the selected slots; where they differ, `ties_only`
 says whether the scores at which they differ are equal. In a dry run SGLang's scores are wrong (Triton's
 interpreter multiplies bf16 by its bits), so only `equal_to_reference` means something there. Raw JSON with
 versions goes to O/indexer.json, after every case.
@@ -60,23 +60,26 @@ def dense(case: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     scores = fp4_index_logits_decode(case["q"], case["weights"], slots, case["lens"], case["keys"], PAGE_SIZE)
     chosen = scores.topk(TOPK, dim=-1, sorted=False).indices.sort(dim=-1).values
     reach = chosen < case["lens"][:, None]
-    torch.where(reach, slots.gather(1, chosen.clamp_max(case["capacity"] - 1)), -1).to(torch.int32)
-    return torch.where(reach, chosen, -1).to(torch.int32), scores
+    chosen = torch.where(reach, slots.gather(1, chosen.clamp_max(case["capacity"] - 1)), -1)
+    return chosen.to(torch.int32), scores
 
 
 def live(case: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """As sgl_ext/indexer/decode_step.py score_step and write_selection; slots instead of positions."""
     from sgl_ext.indexer.score_kernels import score_live
-    from sgl_ext.indexer.select_kernels import select_highest_live
+    from sgl_ext.indexer.score_order import zero_counts
+    from sgl_ext.indexer.select_kernels import SlotTarget, select_slots_live
 
-    lens = case["lens"].to(torch.int32)
+    rows = case["q"].shape[0]
+    coarse = zero_counts(rows, case["q"].device)
     scores = score_live(
-        case["q"], case["weights"], case["req"], case["req_to_token"], lens, case["keys"],
-        capacity=case["capacity"], ratio=case["ratio"],
+        case["q"], case["weights"], case["req"], case["req_to_token"], case["lens"], case["keys"],
+        capacity=case["capacity"], ratio=case["ratio"], coarse=coarse,
     )  # fmt: skip
-    chosen = select_highest_live(scores, lens, TOPK)
-    token = chosen.clamp_min(0).long() * case["ratio"]
-    torch.where(chosen >= 0, case["req_to_token"][case["req"][:, None], token] // case["ratio"], -1)
-    return chosen, scores
+    slots = torch.empty((rows, TOPK), dtype=torch.int32, device=case["q"].device)
+    target = SlotTarget(out=slots, req=case["req"], req_to_token=case["req_to_token"], ratio=case["ratio"])
+    select_slots_live(scores, case["lens"], TOPK, target, coarse)
+    return slots, scores
 
 
 def compare(case: dict[str, Any]) -> dict[str, Any]:
@@ -86,16 +89,19 @@ def compare(case: dict[str, Any]) -> dict[str, Any]:
     (theirs, their_scores), (ours, our_scores) = dense(case), live(case)
     count = int(case["lens"][0])
     apart = (their_scores[:, :count] - our_scores[:, :count]).abs()
+    slots = case["req_to_token"][0, : count * case["ratio"] : case["ratio"]] // case["ratio"]
+    position_of = {slot: position for position, slot in enumerate(slots.tolist())}
     ties_only = True
     for row in range(ours.shape[0]):
         left, right = set(ours[row].tolist()), set(theirs[row].tolist())
-        differing = [float(their_scores[row, i]) for i in left ^ right if i >= 0]
+        differing = [float(their_scores[row, position_of[slot]]) for slot in left ^ right if slot >= 0]
         ties_only = ties_only and len(set(differing)) <= 1
     reference = select_highest(our_scores[:, :count].contiguous(), case["lens"], TOPK)
+    wanted = torch.where(reference >= 0, slots[reference.clamp_min(0).long()], -1)
     return {
         "equal": bool(torch.equal(ours, theirs)),
         "ties_only": ties_only,
-        "equal_to_reference": bool(torch.equal(ours, reference)),
+        "equal_to_reference": bool(torch.equal(ours, wanted)),
         "scores_that_differ": int((apart > 0).sum()),
         "largest_score_difference": float(apart.max()),
     }

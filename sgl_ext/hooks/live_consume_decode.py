@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sgl_ext.hook import Hook, HookKind
-from sgl_ext.indexer.decode_step import score_step, select_among_blocks, write_selection
+from sgl_ext.indexer.decode_step import score_step, write_selection
 
 
 def consume_live(backend: Any, inputs: Any, published: Any) -> None:
@@ -14,8 +14,7 @@ def consume_live(backend: Any, inputs: Any, published: Any) -> None:
     if step is None:
         return
     assert blocks is not None and blocks.shape[0] == step.lens.shape[0], "a source publishes before"
-    positions = select_among_blocks(step, blocks, inputs.indexer.index_topk)
-    write_selection(inputs, positions, backend.req_to_token)
+    write_selection(inputs, step, backend.req_to_token, blocks)
 
 
 HOOK = Hook(

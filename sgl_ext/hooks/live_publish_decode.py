@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sgl_ext.hook import Hook, HookKind
-from sgl_ext.indexer.decode_step import publish_blocks, score_step, select_all, write_selection
+from sgl_ext.indexer.decode_step import publish_blocks, score_step, write_selection
 
 
 def publish_live(backend: Any, inputs: Any) -> Any:
@@ -15,7 +15,7 @@ def publish_live(backend: Any, inputs: Any) -> Any:
     if step is None:
         return None
     blocks = publish_blocks(step, backend.topk_blocks)
-    write_selection(inputs, select_all(step, inputs.indexer.index_topk), backend.req_to_token)
+    write_selection(inputs, step, backend.req_to_token)
     return BlockIds(blocks=blocks)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from sgl_ext.hook import Hook, HookKind
-from sgl_ext.indexer.decode_step import score_step, select_all, write_selection
+from sgl_ext.indexer.decode_step import score_step, write_selection
 
 
 def topk_live(indexer: Any, inputs: Any) -> None:
     step = score_step(inputs, indexer.token_to_kv_pool, indexer.req_to_token)
     if step is not None:
-        write_selection(inputs, select_all(step, inputs.indexer.index_topk), indexer.req_to_token)
+        write_selection(inputs, step, indexer.req_to_token)
 
 
 HOOK = Hook(

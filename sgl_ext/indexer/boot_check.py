@@ -35,16 +35,21 @@ _REPEATS = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexerKernels:
-    """score, select, maxima: as in score_kernels.py and select_kernels.py."""
+    """score, select, maxima: as in score_kernels.py and select_kernels.py. slots, blocks: as decode_step.py
+    puts them together, with counts made while scoring: int32 [B, k] slots of the highest scores, and ids of
+    the blocks with the highest.
+    """
 
     score: Callable[..., torch.Tensor]
     select: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
     maxima: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    slots: Callable[..., torch.Tensor]
+    blocks: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexerVerdict:
-    """errors: largest relative error of a row's scores. times_s: median seconds of score and select."""
+    """errors: largest relative error of a row's scores. times_s: median seconds from queries to slots."""
 
     problem: str | None
     heads: int
@@ -59,10 +64,24 @@ class IndexerVerdict:
 
 
 def own_kernels() -> IndexerKernels:
+    from sgl_ext.indexer.decode_step import highest_blocks, score_and_count, select_slots
     from sgl_ext.indexer.score_kernels import block_maxima_live, score_live
     from sgl_ext.indexer.select_kernels import select_highest_live
 
-    return IndexerKernels(score=score_live, select=select_highest_live, maxima=block_maxima_live)
+    def slots(*args: torch.Tensor, k: int, blocks: torch.Tensor | None = None, **shape: int) -> torch.Tensor:
+        step = score_and_count(*args, blocks=blocks, **shape)
+        req, req_to_token = args[2], args[3]
+        out = torch.empty((len(req), k), dtype=torch.int32, device=req.device)
+        select_slots(step, out, req, req_to_token, topk=k, ratio=shape["ratio"], blocks=blocks)
+        return out
+
+    return IndexerKernels(
+        score=score_live,
+        select=select_highest_live,
+        maxima=block_maxima_live,
+        slots=slots,
+        blocks=highest_blocks,
+    )
 
 
 def check_indexer(
@@ -136,15 +155,18 @@ def _prove(
     weights = torch.randn((rows, heads), generator=draw).to(torch.bfloat16)
     on_device = [item.to(device) for item in (q, weights, requests, req_to_token, lens, keys)]
     score = functools.partial(kernels.score, *on_device, capacity=capacity, ratio=ratio)
+    take = functools.partial(kernels.slots, *on_device, capacity=capacity, ratio=ratio)
     seen = score()
     name = f"ratio {ratio}"
     problem = _wrong_scores(seen.cpu(), q, weights, slots, lens, keys, name, errors)
     if problem is None:
         problem = _wrong_choice(kernels, score, seen, on_device[4], topk)
+    if problem is None:
+        problem = _wrong_slots(kernels, take, seen, on_device[4], slots.to(device), topk)
     if problem is not None:
         return f"{name}: {problem}"
     if device.type == "cuda":
-        times[name] = _time(lambda: kernels.select(score(), on_device[4], topk), device)
+        times[name] = _time(lambda: take(k=topk), device)
     return None
 
 
@@ -194,6 +216,40 @@ def _wrong_choice(
     own = seen.gather(1, place.flatten(1).clamp_max(seen.shape[1] - 1))
     if not torch.equal(listed, torch.where(reach, own, -torch.inf)):
         return "scores of listed blocks must be those of the same positions"
+    return None
+
+
+def _wrong_slots(
+    kernels: IndexerKernels,
+    take: Callable[..., torch.Tensor],
+    seen: torch.Tensor,
+    lens: torch.Tensor,
+    slots: torch.Tensor,
+    topk: int,
+) -> str | None:
+    """As the engine runs them: counted while scored, slots written. slots [B, capacity] by position."""
+    place = torch.arange(seen.shape[1], device=lens.device)
+    live = seen.masked_fill(place >= lens.unsqueeze(1), -torch.inf)
+
+    def at(positions: torch.Tensor) -> torch.Tensor:
+        of = slots.gather(1, positions.clamp_min(0).long())
+        return torch.where(positions >= 0, of, -1).to(torch.int32)
+
+    if not torch.equal(take(k=topk), at(select_highest(live, lens, topk))):
+        return f"the slots of the highest {topk} must be those of plain PyTorch"
+    count = -(-topk // 8) + 2
+    blocks = kernels.blocks(seen, lens, count)
+    maxima = block_maxima(seen, lens)
+    if not torch.equal(blocks, select_highest(maxima, (lens + 7) // 8, count)):
+        return "the blocks with the highest scores must be those of plain PyTorch"
+    listed = torch.zeros_like(live, dtype=torch.bool)
+    for row, ids in enumerate(blocks.tolist()):
+        for block in ids:
+            if block >= 0:
+                listed[row, block * 8 : block * 8 + 8] = True
+    among = select_highest(live.masked_fill(~listed, -torch.inf), lens, topk)
+    if not torch.equal(take(k=topk, blocks=blocks), at(among)):
+        return f"the slots of the highest {topk} of listed blocks must be those of plain PyTorch"
     return None
 
 

@@ -13,16 +13,49 @@ from typing import Any
 import torch
 
 from sgl_ext.indexer.score_kernels import block_maxima_live, score_live
-from sgl_ext.indexer.select_kernels import select_highest_live
+from sgl_ext.indexer.score_order import zero_counts
+from sgl_ext.indexer.select_kernels import SlotTarget, select_highest_live, select_slots_live
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepScores:
-    """scores [B, columns]; lens [B] int32 live columns; positions [B, columns] where columns are listed."""
+    """scores [B, columns] and their coarse counts; lens [B] int32 live columns, all of them where columns are
+    positions of listed blocks.
+    """
 
     scores: torch.Tensor
+    coarse: torch.Tensor
     lens: torch.Tensor
-    capacity: int
+
+
+def score_and_count(
+    q: torch.Tensor,
+    weights: torch.Tensor,
+    req: torch.Tensor,
+    req_to_token: torch.Tensor,
+    lens: torch.Tensor,
+    keys: torch.Tensor,
+    *,
+    capacity: int,
+    ratio: int,
+    blocks: torch.Tensor | None = None,
+) -> StepScores:
+    """Arguments as score_live takes them."""
+    coarse = zero_counts(len(lens), lens.device)
+    scores = score_live(
+        q,
+        weights,
+        req,
+        req_to_token,
+        lens,
+        keys,
+        capacity=capacity,
+        ratio=ratio,
+        blocks=blocks,
+        coarse=coarse,
+    )
+    columns = lens if blocks is None else torch.full_like(lens, scores.shape[1])
+    return StepScores(scores=scores, coarse=coarse, lens=columns)
 
 
 def score_step(
@@ -35,7 +68,7 @@ def score_step(
     if position.shape[0] == 0 or capacity == 0:
         return None
     lens = ((position + 1) // ratio).to(torch.int32)
-    scores = score_live(
+    return score_and_count(
         inputs.indexer.queries(inputs.q_lora, inputs.freqs_cis[position]),
         inputs.indexer.head_weights(inputs.x),
         inputs.req_rows,
@@ -46,32 +79,46 @@ def score_step(
         ratio=ratio,
         blocks=blocks,
     )
-    return StepScores(scores=scores, lens=lens, capacity=capacity)
+
+
+def highest_blocks(scores: torch.Tensor, lens: torch.Tensor, count: int) -> torch.Tensor:
+    """int32 [B, n] ids of the blocks of 8 with the highest scores, ascending, the newest among them."""
+    coarse = zero_counts(len(lens), lens.device)
+    maxima = block_maxima_live(scores, lens, coarse)
+    return select_highest_live(maxima, (lens + 7) // 8, min(count, maxima.shape[1]), coarse)
+
+
+def select_slots(
+    step: StepScores,
+    out: torch.Tensor,
+    req: torch.Tensor,
+    req_to_token: torch.Tensor,
+    *,
+    topk: int,
+    ratio: int,
+    blocks: torch.Tensor | None = None,
+) -> None:
+    """The slots of the highest scores into out [>= B, >= k], ascending by position, -1 behind up to k, which
+    is topk or all columns. Ascending blocks make ascending columns ascending positions.
+    """
+    target = SlotTarget(out=out, req=req, req_to_token=req_to_token, ratio=ratio, blocks=blocks)
+    select_slots_live(step.scores, step.lens, min(topk, step.scores.shape[1]), target, step.coarse)
 
 
 def publish_blocks(step: StepScores, topk_blocks: int) -> torch.Tensor:
-    """int32 [B, n] ids of the blocks of 8 with the highest scores, ascending, the newest among them."""
-    maxima = block_maxima_live(step.scores, step.lens)
-    return select_highest_live(maxima, (step.lens + 7) // 8, min(topk_blocks, maxima.shape[1]))
+    return highest_blocks(step.scores, step.lens, topk_blocks)
 
 
-def select_all(step: StepScores, topk: int) -> torch.Tensor:
-    return select_highest_live(step.scores, step.lens, min(topk, step.capacity))
-
-
-def select_among_blocks(step: StepScores, blocks: torch.Tensor, topk: int) -> torch.Tensor:
-    """Positions among the blocks' columns; ascending blocks make ascending columns ascending positions."""
-    columns = torch.full_like(step.lens, step.scores.shape[1])
-    chosen = select_highest_live(step.scores, columns, min(topk, step.scores.shape[1]))
-    place = chosen.clamp_min(0).long()
-    positions = blocks.gather(1, place // 8).long() * 8 + place % 8
-    return torch.where(chosen >= 0, positions, -1).to(torch.int32)
-
-
-def write_selection(inputs: Any, positions: torch.Tensor, req_to_token: torch.Tensor) -> None:
-    """The slots of the selected positions into SGLang's output, whose other entries were reset to -1."""
-    ratio = inputs.compress_ratio
-    token = positions.clamp_min(0).long() * ratio
-    slots = req_to_token[inputs.req_rows.long().unsqueeze(1), token] // ratio
-    rows, k = positions.shape
-    inputs.out_page_indices[:rows, :k] = torch.where(positions >= 0, slots, -1).to(torch.int32)
+def write_selection(
+    inputs: Any, step: StepScores, req_to_token: torch.Tensor, blocks: torch.Tensor | None = None
+) -> None:
+    """Into SGLang's output, whose other entries stay -1, as they were reset."""
+    select_slots(
+        step,
+        inputs.out_page_indices,
+        inputs.req_rows,
+        req_to_token,
+        topk=inputs.indexer.index_topk,
+        ratio=inputs.compress_ratio,
+        blocks=blocks,
+    )

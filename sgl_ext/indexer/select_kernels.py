@@ -1,132 +1,185 @@
 """Top-k of the live part of long score rows in Triton: exact, deterministic, ties to the lower position.
 
-A score is a bf16 value in fp32, so its upper 16 bits order it. Two histograms of 256 bins find the k-th
-value; then each worker counts and writes what it has above it, and of the values equal to it the first few.
-Workers own consecutive tiles, so positions come out ascending. Work beyond a row's live length is not done: a
-worker without tiles ends at once. Integer atomics only, so the result does not depend on their order.
+The coarse counts of score_order name the bin of the k-th value. One pass counts its 16 values and what is
+above them, for each worker; a second writes what is above the k-th value, and of the values equal to it the
+first few. Workers own consecutive tiles, so positions come out ascending. Work beyond a row's live length is
+not done: a worker without tiles ends at once.
 
 Example (tests/sgl_ext/indexer): scores 1 3 3 2 3 with four live and k = 3 give positions 1 2 3.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 
+from sgl_ext.indexer.score_order import count_scores, order_key, require_counts, zero_counts
+
 _TILE = 1024
 _WORKERS = 64  # a row; a power of two. Rows x workers programs must fill 48 SMs of a GB10 for one row already
-_BINS = 256
+_WARPS = 4
+_COUNTS = 32  # a worker: 16 fine counts, then what is above the bin; the rest is padding
 
 
-@triton.jit
-def _load_keys(scores_ptr, row, stride, place, live):  # type: ignore[no-untyped-def]
-    """Order-preserving 16-bit keys; -1 where there is no candidate. -0 counts as 0."""
-    score = tl.load(scores_ptr + row.to(tl.int64) * stride + place, mask=place < live, other=-float("inf"))
-    score = tl.where(score == 0.0, 0.0, score)
-    upper = (score.to(tl.int32, bitcast=True) >> 16) & 0xFFFF
-    key = tl.where(upper >= 0x8000, 0xFFFF - upper, upper + 0x8000)
-    return tl.where(score > -float("inf"), key, -1)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _histogram(  # type: ignore[no-untyped-def]
-    scores_ptr, lens_ptr, state_ptr, hist_ptr, stride, width, LOW: tl.constexpr, TILE: tl.constexpr
-):
-    """Adds this worker's tiles to the row's 256 bins: of the key's high byte, or (LOW) of its low byte where
-    the high byte is the chosen one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotTarget:
+    """Where the slots of a selection go. out int32 [>= B, >= k] with stride 1 in a row; req [B] rows of
+    req_to_token int32 [requests, tokens]; blocks int32 [B, n] where columns are those blocks' positions.
     """
-    row = tl.program_id(0)
-    live = tl.minimum(tl.load(lens_ptr + row), width).to(tl.int32)
-    bins = tl.arange(0, 512)
-    counts = tl.zeros((512,), dtype=tl.int32)
-    chosen = tl.load(state_ptr + row * 4)
-    for tile in range(tl.program_id(1), tl.cdiv(live, TILE), tl.num_programs(1)):
-        key = _load_keys(scores_ptr, row, stride, tile * TILE + tl.arange(0, TILE), live)
-        if LOW:
-            value = tl.where((key >= 0) & ((key >> 8) == chosen), key & 0xFF, 511)
-        else:
-            value = tl.where(key >= 0, key >> 8, 511)
-        counts += tl.histogram(value, 512)
-    tl.atomic_add(hist_ptr + row * 256 + bins, counts, mask=(bins < 256) & (counts > 0), sem="relaxed")
 
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _pick_bin(hist_ptr, state_ptr, K, LOW: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The highest bin with at least `need` values in it and above; state: high byte, need, low byte, need."""
-    row = tl.program_id(0)
-    bins = tl.arange(0, 256)
-    counts = tl.load(hist_ptr + row * 256 + bins)
-    total = tl.sum(counts, axis=0)
-    from_here = total - tl.cumsum(counts, axis=0) + counts
-    need = K
-    if LOW:
-        need = tl.load(state_ptr + row * 4 + 1)
-    need = tl.minimum(need, total)
-    chosen = tl.max(tl.where((from_here >= need) & (need > 0), bins, -1), axis=0)
-    above = tl.sum(tl.where(bins > chosen, counts, 0), axis=0)
-    place = row * 4 + (2 if LOW else 0)
-    tl.store(state_ptr + place, chosen)
-    tl.store(state_ptr + place + 1, need - above)
+    out: torch.Tensor
+    req: torch.Tensor
+    req_to_token: torch.Tensor
+    ratio: int
+    blocks: torch.Tensor | None = None
 
 
 @triton.jit
-def _compare(state_ptr, row, key):  # type: ignore[no-untyped-def]
-    """Above the k-th value, and equal to it; a row without candidates has neither."""
-    high = tl.load(state_ptr + row * 4)
-    low = tl.load(state_ptr + row * 4 + 2)
-    threshold = tl.where((high >= 0) & (low >= 0), high * 256 + low, 1 << 20)
-    return key > threshold, key == threshold
+def _load_order_keys(scores_ptr, row, stride, place, live):  # type: ignore[no-untyped-def]
+    score = tl.load(scores_ptr + row.to(tl.int64) * stride + place, mask=place < live, other=-float("inf"))
+    return order_key(score)
+
+
+@triton.jit
+def _highest_bin(counts, bins, need):  # type: ignore[no-untyped-def]
+    """The highest bin with at least `need` in it and above (-1 where need is 0), and what is above it."""
+    from_here = tl.sum(counts, axis=0) - tl.cumsum(counts, axis=0) + counts
+    chosen = tl.max(tl.where((from_here >= need) & (need > 0), bins, -1), axis=0)
+    return chosen, tl.sum(tl.where(bins > chosen, counts, 0), axis=0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _count(scores_ptr, lens_ptr, state_ptr, counts_ptr, stride, width, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
-    row, worker, workers = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+def _count_coarse(scores_ptr, lens_ptr, coarse_ptr, stride, width, COPIES: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """For scores that were not counted while they were made."""
+    row = tl.program_id(0)
     live = tl.minimum(tl.load(lens_ptr + row), width).to(tl.int32)
-    share = tl.cdiv(tl.cdiv(live, TILE), workers)
-    above, equal = 0, 0
-    for tile in range(worker * share, tl.minimum((worker + 1) * share, tl.cdiv(live, TILE))):
-        key = _load_keys(scores_ptr, row, stride, tile * TILE + tl.arange(0, TILE), live)
-        is_above, is_equal = _compare(state_ptr, row, key)
-        above += tl.sum(is_above.to(tl.int32), axis=0)
-        equal += tl.sum(is_equal.to(tl.int32), axis=0)
-    tl.store(counts_ptr + (row * workers + worker) * 2, above)
-    tl.store(counts_ptr + (row * workers + worker) * 2 + 1, equal)
+    for tile in range(tl.program_id(1), tl.cdiv(live, TILE), tl.num_programs(1)):
+        place = tile * TILE + tl.arange(0, TILE)
+        score = tl.load(
+            scores_ptr + row.to(tl.int64) * stride + place, mask=place < live, other=-float("inf")
+        )
+        count_scores(coarse_ptr, row, score, place < live, COPIES)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _count_fine(  # type: ignore[no-untyped-def]
+    scores_ptr, lens_ptr, coarse_ptr, state_ptr, counts_ptr, stride, width, K, COPIES: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """counts [row, worker]; state: per row how many are taken, and how many of them from the chosen bin; then
+    the chosen bins of all rows.
+    """
+    row, worker, workers = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    bins, fine_bins = tl.arange(0, 4096), tl.arange(0, 32)
+    coarse = tl.zeros((4096,), dtype=tl.int32)
+    for copy in range(COPIES):
+        coarse += tl.load(coarse_ptr + (row * COPIES + copy) * 4096 + bins)
+    taken = tl.minimum(K, tl.sum(coarse, axis=0))
+    chosen, above_bin = _highest_bin(coarse, bins, taken)
+    if worker == 0:
+        tl.store(state_ptr + row * 2, taken)
+        tl.store(state_ptr + row * 2 + 1, taken - above_bin)
+    live = tl.minimum(tl.load(lens_ptr + row), width).to(tl.int32)
+    tiles = tl.cdiv(live, TILE)
+    share = tl.cdiv(tiles, workers)
+    above = 0
+    fine = tl.zeros((32,), dtype=tl.int32)
+    for tile in range(worker * share, tl.minimum((worker + 1) * share, tiles)):
+        key = _load_order_keys(scores_ptr, row, stride, tile * TILE + tl.arange(0, TILE), live)
+        above += tl.sum(((key >= 0) & ((key >> 4) > chosen)).to(tl.int32), axis=0)
+        fine += tl.histogram(tl.where((key >= 0) & ((key >> 4) == chosen), key & 15, 31), 32)
+    counts = tl.where(fine_bins < 16, fine, tl.where(fine_bins == 16, above, 0))
+    tl.store(counts_ptr + (row * workers + worker) * 32 + fine_bins, counts)
+    if worker == 0:
+        tl.store(state_ptr + tl.num_programs(0) * 2 + row, chosen)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _write(  # type: ignore[no-untyped-def]
-    scores_ptr, lens_ptr, state_ptr, counts_ptr, out_ptr, stride, width, K, WORKERS: tl.constexpr,
-    TILE: tl.constexpr,
+    scores_ptr, lens_ptr, state_ptr, counts_ptr, out_ptr, req_ptr, table_ptr, blocks_ptr, stride, width, K,
+    out_stride, table_stride, num_blocks, SLOTS: tl.constexpr, RATIO: tl.constexpr, LISTED: tl.constexpr,
+    WORKERS: tl.constexpr, OUT: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row, worker = tl.program_id(0), tl.program_id(1)
+    out_ptr += row.to(tl.int64) * out_stride
+    taken = tl.load(state_ptr + row * 2)
+    need = tl.load(state_ptr + row * 2 + 1)
+    chosen = tl.load(state_ptr + tl.num_programs(0) * 2 + row)
+    if worker == 0:
+        rest = tl.arange(0, OUT)
+        tl.store(out_ptr + rest, tl.full((OUT,), -1, tl.int32), mask=(rest >= taken) & (rest < K))
     live = tl.minimum(tl.load(lens_ptr + row), width).to(tl.int32)
-    share = tl.cdiv(tl.cdiv(live, TILE), WORKERS)
-    others = tl.arange(0, WORKERS)
-    before = others < worker
-    counts = counts_ptr + (row * WORKERS + others) * 2
-    above = tl.sum(tl.load(counts, mask=before, other=0), axis=0)
-    equal = tl.sum(tl.load(counts + 1, mask=before, other=0), axis=0)
-    wanted = tl.load(state_ptr + row * 4 + 3)
-    for tile in range(worker * share, tl.minimum((worker + 1) * share, tl.cdiv(live, TILE))):
-        place = tile * TILE + tl.arange(0, TILE)
-        key = _load_keys(scores_ptr, row, stride, place, live)
-        is_above, is_equal = _compare(state_ptr, row, key)
-        equals = equal + tl.cumsum(is_equal.to(tl.int32), axis=0)
-        taken = is_above | (is_equal & (equals <= wanted))
-        # Those taken before this one: all above it in the row so far, and as many equal ones as were wanted.
-        rank = above + tl.cumsum(is_above.to(tl.int32), axis=0) + tl.minimum(equals, wanted) - 1
-        tl.store(out_ptr + row * K + rank, place, mask=taken & (rank < K))
-        above += tl.sum(is_above.to(tl.int32), axis=0)
-        equal += tl.sum(is_equal.to(tl.int32), axis=0)
+    tiles = tl.cdiv(live, TILE)
+    share = tl.cdiv(tiles, WORKERS)
+    if worker * share < tiles:
+        others, bins = tl.arange(0, WORKERS), tl.arange(0, 32)
+        counts = tl.load(counts_ptr + (row * WORKERS + others[:, None]) * 32 + bins[None, :])
+        fine = tl.where(bins < 16, tl.sum(counts, axis=0), 0)
+        low, above_low = _highest_bin(fine, bins, need)
+        wanted = need - above_low
+        threshold = tl.where((chosen >= 0) & (low >= 0), chosen * 16 + low, 1 << 20)
+        before = others[:, None] < worker
+        # Bin 16 holds what is above the coarse bin: it lies above `low` in any case.
+        above = tl.sum(tl.sum(tl.where(before & (bins[None, :] > low), counts, 0), axis=1), axis=0)
+        equal = tl.sum(tl.sum(tl.where(before & (bins[None, :] == low), counts, 0), axis=1), axis=0)
+        if SLOTS:
+            table_ptr += tl.load(req_ptr + row).to(tl.int64) * table_stride
+        for tile in range(worker * share, tl.minimum((worker + 1) * share, tiles)):
+            place = tile * TILE + tl.arange(0, TILE)
+            key = _load_order_keys(scores_ptr, row, stride, place, live)
+            is_above, is_equal = key > threshold, key == threshold
+            equals = equal + tl.cumsum(is_equal.to(tl.int32), axis=0)
+            is_taken = is_above | (is_equal & (equals <= wanted))
+            # Those taken before this one: all above so far in the row, and as many equal ones as were wanted.
+            rank = above + tl.cumsum(is_above.to(tl.int32), axis=0) + tl.minimum(equals, wanted) - 1
+            is_taken = is_taken & (rank < K)
+            if SLOTS:
+                position = place
+                if LISTED:
+                    block = tl.load(blocks_ptr + row * num_blocks + place // 8, mask=is_taken, other=0)
+                    position = block * 8 + place % 8
+                place = tl.load(table_ptr + position.to(tl.int64) * RATIO, mask=is_taken, other=0) // RATIO
+            tl.store(out_ptr + rank, place, mask=is_taken)
+            above += tl.sum(is_above.to(tl.int32), axis=0)
+            equal += tl.sum(is_equal.to(tl.int32), axis=0)
 
 
-def select_highest_live(scores: torch.Tensor, lens: torch.Tensor, k: int) -> torch.Tensor:
+def select_highest_live(
+    scores: torch.Tensor, lens: torch.Tensor, k: int, coarse: torch.Tensor | None = None
+) -> torch.Tensor:
     """int32 [B, k] positions, ascending, -1 behind; see reference.select_highest.
 
     scores fp32 [B, capacity], each a bf16 value, read up to lens only (int32 or int64 [B], on the device).
-    Nothing waits for the GPU, and shapes do not depend on lens, so it can be captured in a CUDA graph.
+    coarse: their counts, where score_live or block_maxima_live made them. Nothing waits for the GPU, and no
+    shape depends on lens, so it can be captured in a CUDA graph.
     """
+    out = torch.empty((scores.shape[0], k), dtype=torch.int32, device=scores.device)
+    _select(scores, lens, k, coarse, out, None)
+    return out
+
+
+def select_slots_live(
+    scores: torch.Tensor, lens: torch.Tensor, k: int, target: SlotTarget, coarse: torch.Tensor | None = None
+) -> None:
+    """As select_highest_live, and writes slots instead of positions: target.out[:B, :k], -1 behind."""
+    if target.out.dtype != torch.int32 or target.out.stride(1) != 1 or target.req_to_token.stride(1) != 1:
+        raise ValueError("out and req_to_token must have stride 1 in a row, and out must be int32.")
+    if target.out.shape[0] < scores.shape[0] or target.out.shape[1] < k:
+        raise ValueError(f"out must hold [{scores.shape[0]}, {k}], got {tuple(target.out.shape)}.")
+    _select(scores, lens, k, coarse, target.out, target)
+
+
+def _select(
+    scores: torch.Tensor,
+    lens: torch.Tensor,
+    k: int,
+    coarse: torch.Tensor | None,
+    out: torch.Tensor,
+    target: SlotTarget | None,
+) -> None:
     if scores.dtype != torch.float32 or scores.dim() != 2 or scores.stride(1) != 1:
         raise ValueError(
             f"scores must be fp32 [B, P] with stride 1, got {scores.dtype} {tuple(scores.shape)}."
@@ -134,16 +187,43 @@ def select_highest_live(scores: torch.Tensor, lens: torch.Tensor, k: int) -> tor
     rows, width = scores.shape
     if lens.shape != (rows,):
         raise ValueError(f"lens must have one length a row ({rows}), got {tuple(lens.shape)}.")
-    out = torch.full((rows, k), -1, dtype=torch.int32, device=scores.device)
-    if rows == 0 or width == 0:
-        return out
-    hist = torch.zeros((2, rows, _BINS), dtype=torch.int32, device=scores.device)
-    state = torch.zeros((rows, 4), dtype=torch.int32, device=scores.device)
-    counts = torch.empty((rows, _WORKERS, 2), dtype=torch.int32, device=scores.device)
+    if rows == 0 or k == 0:
+        return
+    if width == 0:
+        out[:rows, :k] = -1
+        return
     grid, stride = (rows, _WORKERS), scores.stride(0)
-    for low in (False, True):
-        _histogram[grid](scores, lens, state, hist[int(low)], stride, width, LOW=low, TILE=_TILE)
-        _pick_bin[(rows,)](hist[int(low)], state, k, LOW=low)
-    _count[grid](scores, lens, state, counts, stride, width, TILE=_TILE)
-    _write[grid](scores, lens, state, counts, out, stride, width, k, WORKERS=_WORKERS, TILE=_TILE)
-    return out
+    if coarse is None:
+        coarse = zero_counts(rows, scores.device)
+        _count_coarse[grid](scores, lens, coarse, stride, width, COPIES=coarse.shape[1], TILE=_TILE)
+    require_counts(coarse, rows)
+    copies = coarse.shape[1]
+    state = torch.empty((3, rows), dtype=torch.int32, device=scores.device)
+    counts = torch.empty((rows, _WORKERS, _COUNTS), dtype=torch.int32, device=scores.device)
+    _count_fine[grid](
+        scores, lens, coarse, state, counts, stride, width, k, COPIES=copies, TILE=_TILE, num_warps=_WARPS
+    )
+    blocks = None if target is None else target.blocks
+    _write[grid](
+        scores,
+        lens,
+        state,
+        counts,
+        out,
+        lens if target is None else target.req.contiguous(),
+        lens if target is None else target.req_to_token,
+        lens if blocks is None else blocks.contiguous(),
+        stride,
+        width,
+        k,
+        out.stride(0),
+        0 if target is None else target.req_to_token.stride(0),
+        0 if blocks is None else blocks.shape[1],
+        SLOTS=target is not None,
+        RATIO=1 if target is None else target.ratio,
+        LISTED=blocks is not None,
+        WORKERS=_WORKERS,
+        OUT=triton.next_power_of_2(k),
+        TILE=_TILE,
+        num_warps=_WARPS,
+    )

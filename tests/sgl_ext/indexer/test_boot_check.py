@@ -56,7 +56,28 @@ def score_plain(
     return torch.where(reach, out.gather(1, place.clamp_max(capacity - 1)), -torch.inf)
 
 
-PLAIN = IndexerKernels(score=score_plain, select=select_highest, maxima=block_maxima)
+def slots_plain(
+    *args: torch.Tensor, k: int, blocks: torch.Tensor | None = None, **shape: int
+) -> torch.Tensor:
+    _, _, req, req_to_token, lens, _ = args
+    scores = score_plain(*args, **shape)
+    place = torch.arange(scores.shape[1])
+    scores = scores.masked_fill(place >= lens.unsqueeze(1), -torch.inf)
+    if blocks is not None:
+        scores = scores.masked_fill(~((place // 8).unsqueeze(1) == blocks.unsqueeze(1)).any(2), -torch.inf)
+    positions = select_highest(scores, lens, k)
+    token = positions.clamp_min(0).long() * shape["ratio"]
+    slots = req_to_token[req.unsqueeze(1), token] // shape["ratio"]
+    return torch.where(positions >= 0, slots, -1).to(torch.int32)
+
+
+def blocks_plain(scores: torch.Tensor, lens: torch.Tensor, count: int) -> torch.Tensor:
+    return select_highest(block_maxima(scores, lens), (lens + 7) // 8, count)
+
+
+PLAIN = IndexerKernels(
+    score=score_plain, select=select_highest, maxima=block_maxima, slots=slots_plain, blocks=blocks_plain
+)
 
 
 def check(kernels: IndexerKernels) -> boot_check.IndexerVerdict:
@@ -131,6 +152,22 @@ MISTAKES = {
         "the blocks' highest scores",
     ),
     "listed blocks in another order": (changed_score(rolled_where_listed), "scores of listed blocks"),
+    "slots of another row": (
+        replace(PLAIN, slots=lambda *a, **how: slots_plain(*a, **how).roll(1, 0)),
+        "the slots of the highest 48 must be",
+    ),
+    "slots in another order": (
+        replace(PLAIN, slots=lambda *a, **how: slots_plain(*a, **how).flip(1)),
+        "the slots of the highest 48 must be",
+    ),
+    "blocks without the newest": (
+        replace(PLAIN, blocks=lambda s, n, k: blocks_plain(s, n - 8, k)),
+        "the blocks with the highest scores",
+    ),
+    "slots of blocks that were not listed": (
+        replace(PLAIN, slots=lambda *a, blocks=None, **how: slots_plain(*a, **how)),
+        "highest 48 of listed blocks",
+    ),
     "raises": (changed_score(raises), "raised RuntimeError: no kernel image"),
 }
 

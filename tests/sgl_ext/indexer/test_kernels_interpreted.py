@@ -118,13 +118,7 @@ def check_step() -> None:
         topk_among_blocks,
     )
 
-    from sgl_ext.indexer.decode_step import (
-        publish_blocks,
-        score_step,
-        select_all,
-        select_among_blocks,
-        write_selection,
-    )
+    from sgl_ext.indexer.decode_step import publish_blocks, score_step, write_selection
 
     draw = torch.Generator().manual_seed(4)
     keys, slots = key_pool(900, 64, draw)
@@ -145,6 +139,10 @@ def check_step() -> None:
         reset_outputs=lambda: out.fill_(-1),
     )
     pool = SimpleNamespace(get_index_k_with_scale_buffer=lambda layer: keys)
+
+    def slots_of(positions: torch.Tensor) -> torch.Tensor:
+        return torch.where(positions >= 0, slots[positions.clamp_min(0).long()].to(torch.int32), -1)
+
     step = score_step(inputs, pool, req_to_token)
     assert step is not None and step.lens.tolist() == [800, 21]
     dense = step.scores.masked_fill(torch.arange(900) >= step.lens.unsqueeze(1), -torch.inf)
@@ -156,19 +154,25 @@ def check_step() -> None:
         best = {block: float(dense[row, block * 8 : block * 8 + 8].max()) for block in (ours ^ theirs) - {-1}}
         assert len(set(best.values())) <= 1, "they may differ in equal block maxima only"
     assert blocks[0].tolist() == sorted(blocks[0].tolist()) and 799 // 8 in blocks[0].tolist()
-    write_selection(inputs, select_all(step, 512), req_to_token)
+    write_selection(inputs, step, req_to_token)
+    assert torch.equal(out, slots_of(select_highest(dense, step.lens, 512)))
     live = out[1][out[1] >= 0]
     assert torch.equal(live, req_to_token[1, :21]) and (out[0] >= 0).all()
 
     follower = score_step(inputs, pool, req_to_token, blocks)
     assert follower is not None and (out == -1).all()
-    chosen = select_among_blocks(follower, blocks, 256)
+    inputs.indexer.index_topk = 256
+    write_selection(inputs, follower, req_to_token, blocks)
+    assert (out[:, 256:] == -1).all()
+    position_of = torch.full((keys.shape[0] * 64,), -1)
+    position_of[slots] = torch.arange(900)
     stock_chosen = topk_among_blocks(dense, step.lens, blocks, 256, block_size=8)
     for row in range(2):
-        ours = sorted(dense[row, i].item() for i in chosen[row].tolist() if i >= 0)
+        chosen = position_of[out[row][out[row] >= 0].long()].tolist()
+        ours = sorted(dense[row, i].item() for i in chosen)
         theirs = sorted(dense[row, i].item() for i in stock_chosen[row].tolist() if i >= 0)
         assert ours == theirs and len(ours) == (256 if row == 0 else 21)
-    assert chosen[0].tolist() == sorted(chosen[0].tolist())
+        assert chosen == sorted(chosen)
 
 
 def check_bounded_scores() -> None:
