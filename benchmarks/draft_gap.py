@@ -1,8 +1,9 @@
 """What lies on the GPU between a DSPARK draft block and the reads of its Engram rows, from a profiler trace.
 
 A decode step is: draft graph (ends with the markov steps that sample the block), SGLang's own small launches,
-verify graph (attention metadata, embedding, Engram hash, then on a forked stream the ids' export and the
-reads). Kernels of one graph launch share its correlation id, which tells the parts of the gap apart.
+verify graph (Engram hash, then on a forked stream the ids' export and the reads; beside it the metadata,
+embedding and model). In traces from before the reads started at the graph's head, metadata and embedding come
+first; they are read too. Kernels of one graph launch share its correlation id: so the parts are told apart.
 Profiling every graph node slows the launches down, so a profiled gap is an upper bound.
 """
 
@@ -18,6 +19,7 @@ _HASH = "_engram_hash_kernel"
 _EXPORT = "_export_ids_kernel"
 _STAMP = "_stamp_kernel"
 _DEQUANTISE = "_dequantise_kernel"
+_EMBEDDED = "_hc_broadcast_kernel"  # what the model does to its embeddings, right before its own hash
 _NAME_LENGTH = 90
 
 Event = dict[str, Any]
@@ -84,7 +86,7 @@ def _measure_step(
     call = launches.get(verify)
     # Positive: the verify graph was launched before the block existed, so the host held nothing up.
     step["verify_launched_before_block_us"] = None if call is None else token_end - _end(call)
-    step |= _measure_rows(work, hashed, num_layers)
+    step |= _measure_rows(work, hashed, num_layers, token_end)
     step["between"] = [
         {
             "name": str(event["name"])[:_NAME_LENGTH],
@@ -97,8 +99,11 @@ def _measure_step(
     return step
 
 
-def _measure_rows(work: list[Event], hashed: int, num_layers: int) -> dict[str, Any]:
-    """From the hash on: when the reads may start, when each layer asks for its rows, how long it waits."""
+def _measure_rows(work: list[Event], hashed: int, num_layers: int, token_end: float) -> dict[str, Any]:
+    """From the hash on: when the reads may start, when each layer asks for its rows, how long it waits.
+
+    hash_before_model_us: how much earlier than the model's own hash it ran; 0 where it is the model's own.
+    """
     hash_start = _start(work[hashed])
     after = work[hashed + 1 :]
     ending = next((idx for idx, event in enumerate(after) if _is(event, _HASH)), len(after))
@@ -110,6 +115,8 @@ def _measure_rows(work: list[Event], hashed: int, num_layers: int) -> dict[str, 
         return {"cut_off": True}
     return {
         "ids_on_host_us": _end(export) - hash_start,
+        "reads_after_block_us": _end(export) - token_end,
+        "hash_before_model_us": _lead(work[hashed], after),
         "layers": [
             {
                 "asked_us": _start(stamp) - hash_start,
@@ -119,6 +126,13 @@ def _measure_rows(work: list[Event], hashed: int, num_layers: int) -> dict[str, 
             for stamp, user in zip(stamps, users, strict=True)
         ],
     }
+
+
+def _lead(hash_kernel: Event, after: list[Event]) -> float:
+    """From the hash to the end of what the model does before its own; the same graph launch alone."""
+    embedded = (event for event in after if _is(event, _EMBEDDED) and _launch(event) == _launch(hash_kernel))
+    first = next(embedded, None)
+    return 0.0 if first is None else _end(first) - _start(hash_kernel)
 
 
 def write_slice(events: list[Event], path: Path, num_steps: int = 3) -> None:

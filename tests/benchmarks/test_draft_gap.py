@@ -70,6 +70,33 @@ def test_parts_of_the_gap_add_up(draft_gap: ModuleType) -> None:
     assert found["period_us"]["us"]["p50"] == 10_000
 
 
+def test_a_hash_at_the_graphs_head_is_ahead_of_the_model(draft_gap: ModuleType) -> None:
+    """Reads that start first: the metadata and the embedding come behind the hash, in the same launch."""
+    step = make_step(1, hash_delay_us=0)
+    hash_start = next(event["ts"] for event in step if event["name"] == "_engram_hash_kernel")
+    launch = next(event["args"] for event in step if event["name"] == "_engram_hash_kernel")
+    embedded = {"cat": "kernel", "ph": "X", "name": "_hc_broadcast_kernel", "dur": 2, "args": launch}
+    early = [event for event in step if event["name"] != "verify_metadata"]
+    early.append(embedded | {"ts": hash_start + 55})
+    early.append(embedded | {"ts": hash_start + 20, "args": {"correlation": 99}})  # of another launch
+    (row,) = draft_gap.measure_gaps(early, 2)["rows"]
+    assert row["verify_before_hash_us"] == 0
+    assert row["hash_before_model_us"] == 57
+    assert row["reads_after_block_us"] == row["gap_us"] + 8
+    (late,) = draft_gap.measure_gaps(step, 2)["rows"]
+    assert late["hash_before_model_us"] == 0
+
+
+def test_recorded_traces_had_the_models_own_hash(draft_gap: ModuleType) -> None:
+    """Of two H200, before reads started at the graph's head."""
+    path = BENCHMARKS.parent / "results/gpu-h200-2026-11-30-two/draft-gap-batch-8-slice.json.gz"
+    with gzip.open(path, "rt") as file:
+        found = draft_gap.measure_gaps(json.load(file)["traceEvents"], 2)
+    whole = [row for row in found["rows"] if "layers" in row]
+    assert whole and all(row["hash_before_model_us"] == 0 for row in whole)
+    assert all(row["reads_after_block_us"] > 70 for row in whole)
+
+
 def test_the_median_step_is_shown(draft_gap: ModuleType) -> None:
     steps = [make_step(1, eager_us=20), make_step(2, eager_us=500), make_step(3, eager_us=40)]
     found = draft_gap.measure_gaps([event for step in steps for event in step], 2)
