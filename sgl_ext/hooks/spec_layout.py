@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sgl_ext.hook import Hook, HookKind
-from sgl_ext.speculation.engine_speculation import current_step
+from sgl_ext.speculation.engine_speculation import current_step, get_speculation
 
 
 def lay_out_planned(original: Callable[..., Any], planner: Any, **kwargs: Any) -> Any:
@@ -19,13 +19,21 @@ def lay_out_planned(original: Callable[..., Any], planner: Any, **kwargs: Any) -
         return original(planner, **kwargs)
     if not planner.is_compact_mode:
         return None
+    speculation = get_speculation()
+    assert speculation is not None
+    widths = step.plan.widths
+    return speculation.layouts.layout(widths, lambda on_device: build_layout(planner, widths, on_device))
+
+
+def build_layout(planner: Any, widths: tuple[int, ...], on_device: torch.Tensor) -> Any:
+    """SGLang's RaggedVerifyLayout of width + 1 rows for each request (on_device: int32 [B]), or None."""
     from sglang.srt.speculative.dspark_components.dspark_planner import (
         ragged_layout_exceeds_captured_grid,
         verify_layout_grid,
     )
     from sglang.srt.speculative.ragged_verify import RaggedVerifyLayout, round_up_grid
 
-    lens = [width + 1 for width in step.plan.widths]
+    lens = [width + 1 for width in widths]
     num_rows = sum(lens)
     if ragged_layout_exceeds_captured_grid(
         num_reqs=len(lens),
@@ -39,9 +47,6 @@ def lay_out_planned(original: Callable[..., Any], planner: Any, **kwargs: Any) -
         ragged_verify_mode=planner._ragged_verify_mode,
         model_runner=planner.model_runner,
     )
-    on_device = step.verify_lens
-    if on_device is None:  # whole blocks
-        on_device = torch.full((len(lens),), lens[0], dtype=torch.int32, device=kwargs["device"])
     # Not from_verify_lens: it copies from pageable memory, which waits for all that the GPU was given before.
     return RaggedVerifyLayout._assemble_device(
         verify_lens=on_device,

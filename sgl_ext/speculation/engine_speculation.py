@@ -13,6 +13,7 @@ import torch
 from sgl_ext.errors import SpecRankError
 from sgl_ext.speculation.rank_speculation import RankSpeculation, RankStep
 from sgl_ext.speculation.step_clock import StepClock
+from sgl_ext.speculation.verify_layouts import VerifyLayouts
 
 _STEP = "sparkctl_step"  # attribute of SGLang's result object: its step
 
@@ -26,6 +27,8 @@ class EngineSpeculation:
         self._group = group
         self._publisher = publisher
         self._step: RankStep | None = None
+        self._clocks: list[StepClock] = []  # of steps that were read
+        self.layouts = VerifyLayouts(device)
 
     @property
     def step(self) -> RankStep | None:
@@ -36,11 +39,11 @@ class EngineSpeculation:
         step = self.rank.plan(requests)
         self._compare_ranks()
         if min(step.plan.widths) < self.rank.block:
-            step.verify_lens = self._to_device([width + 1 for width in step.plan.widths])
-        step.clock = StepClock(self._device)
-        step.clock.mark()
+            step.verify_lens = self.layouts.lens(step.plan.widths)
+        step.clock = clock = self._clocks.pop() if self._clocks else StepClock(self._device)
+        clock.mark()
         if not step.drafts:
-            step.clock.mark()
+            clock.skip_draft()
         self._step = step
 
     def end(self, result: Any) -> None:
@@ -58,16 +61,12 @@ class EngineSpeculation:
         if step is None:
             return
         draft_s, verify_s = step.clock.seconds()
+        step.clock.restart()
+        self._clocks.append(step.clock)
         accepted = [length - 1 for length in accept_lens]
         self.rank.observe(step, accepted, draft_s=draft_s, verify_s=verify_s)
         if self._publisher is not None:
             self._publisher.publish()
-
-    def _to_device(self, lens: list[int]) -> torch.Tensor:
-        if self._device.type == "cpu":
-            return torch.tensor(lens, dtype=torch.int32)
-        pinned = torch.tensor(lens, dtype=torch.int32, pin_memory=True)
-        return pinned.to(self._device, non_blocking=True)
 
     def _compare_ranks(self) -> None:
         """Before anything of the step is launched: a rank that verifies another number of rows would hang in

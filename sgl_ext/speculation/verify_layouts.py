@@ -1,0 +1,77 @@
+"""Ragged layouts of the widths that were verified before: nothing is built or copied for them a second time.
+
+A layout is a few numbers of the batch's widths alone, so that a step of the same widths takes the tensors of
+the last one. SGLang keeps its layouts of whole blocks in the same way; nothing writes into either.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+# Equal widths of 16 batch sizes and the mixed ones of a busy server's last minutes; each is some 2 KiB.
+MAX_LAYOUTS = 512
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    """lens: rows of each request, int32 [B] on the device. layout: SGLang's, or None for widths beyond the
+    captured graphs. padded: by the arguments of padded_to_bucket."""
+
+    lens: torch.Tensor
+    layout: Any = None
+    has_layout: bool = False
+    padded: dict[tuple[int, int | None], Any] = field(default_factory=dict)
+
+
+class VerifyLayouts:
+    """The least recently used go first."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._entries: OrderedDict[tuple[int, ...], _Entry] = OrderedDict()
+        self._last: _Entry | None = None  # whose layout was handed out last
+
+    def lens(self, widths: tuple[int, ...]) -> torch.Tensor:
+        """int32 [B]: width + 1 rows of each request."""
+        return self._entry(widths).lens
+
+    def layout(self, widths: tuple[int, ...], build: Callable[[torch.Tensor], Any]) -> Any:
+        """What build makes of lens(widths), built once."""
+        entry = self._last = self._entry(widths)
+        if not entry.has_layout:
+            entry.layout = build(entry.lens)
+            entry.has_layout = True
+        return entry.layout
+
+    def padded(self, layout: Any, padded_bs: int, cap: int | None, build: Callable[[], Any]) -> Any:
+        """layout.padded_to_bucket(...), built once for the layout that was handed out last; any other's is
+        built and not kept."""
+        entry = self._last
+        if entry is None or entry.layout is not layout:
+            return build()
+        found = entry.padded.get((padded_bs, cap))
+        if found is None:
+            found = entry.padded[padded_bs, cap] = build()
+        return found
+
+    def _entry(self, widths: tuple[int, ...]) -> _Entry:
+        entry = self._entries.get(widths)
+        if entry is None:
+            entry = self._entries[widths] = _Entry(lens=self._to_device([width + 1 for width in widths]))
+            if len(self._entries) > MAX_LAYOUTS:
+                self._entries.popitem(last=False)
+        else:
+            self._entries.move_to_end(widths)
+        return entry
+
+    def _to_device(self, lens: list[int]) -> torch.Tensor:
+        """From pinned memory: a copy from pageable memory waits for all that the GPU was given before."""
+        if self._device.type == "cpu":
+            return torch.tensor(lens, dtype=torch.int32)
+        pinned = torch.tensor(lens, dtype=torch.int32, pin_memory=True)
+        return pinned.to(self._device, non_blocking=True)
