@@ -13,6 +13,9 @@ namespace {
 constexpr std::uint64_t kMaxShards = 64;
 constexpr std::uint64_t kMinSlotsPerShard = 256;
 
+// Keys between asking for an index line, for the row, and reading it.
+constexpr std::size_t kAhead = 16;
+
 }  // namespace
 
 RowCache::RowCache(RowShape shape, std::uint64_t bytes) {
@@ -63,6 +66,30 @@ std::uint32_t RowCache::read_group(const RowKey* keys, std::size_t num_keys, Row
     missed |= std::uint32_t{!hit} << idx;
   }
   return missed;
+}
+
+void RowCache::read_many(std::span<const RowKey> keys, RowPlanes out, std::size_t first_out_idx,
+                         std::vector<std::uint32_t>& missed) {
+  if (num_slots_ == 0) {
+    for (std::size_t idx = 0; idx < keys.size(); ++idx) missed.push_back(static_cast<std::uint32_t>(idx));
+    return;
+  }
+  std::array<std::uint64_t, 4 * kAhead> ring;
+  for (std::size_t idx = 0; idx < keys.size() + 2 * kAhead; ++idx) {
+    if (idx < keys.size()) {
+      const std::uint64_t hash = ring[idx % ring.size()] = hash_key(keys[idx]);
+      shard(hash).prefetch_index(hash);
+    }
+    if (const std::size_t row = idx - kAhead; idx >= kAhead && row < keys.size()) {
+      const std::uint64_t hash = ring[row % ring.size()];
+      shard(hash).prefetch_row(keys[row], hash);
+    }
+    if (idx < 2 * kAhead) continue;
+    const std::size_t done = idx - 2 * kAhead;
+    const std::uint64_t hash = ring[done % ring.size()];
+    if (!shard(hash).read(keys[done], hash, out, first_out_idx + done))
+      missed.push_back(static_cast<std::uint32_t>(done));
+  }
 }
 
 bool RowCache::contains(RowKey key) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cache_shard.hpp"
@@ -29,6 +30,11 @@ class RowCache {
   // Copies what is here of num_keys <= kGroup rows to out[first_out_idx...]; bit i of the result: key i missed.
   // Memory latency of the group's rows overlaps.
   std::uint32_t read_group(const RowKey* keys, std::size_t num_keys, RowPlanes out, std::size_t first_out_idx);
+
+  // As read_group, of any number of keys; the places of those that missed are appended. Index lines and rows are
+  // asked for a few keys ahead all the way, so that only the first ones are waited for.
+  void read_many(std::span<const RowKey> keys, RowPlanes out, std::size_t first_out_idx,
+                 std::vector<std::uint32_t>& missed);
 
   bool contains(RowKey key);
   void admit(RowKey key, const std::byte* row, std::uint32_t asked = 1);

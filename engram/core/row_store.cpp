@@ -18,6 +18,9 @@
 namespace engram {
 namespace {
 
+// Ids between asking for a row in memory and copying it, of the RAM backend.
+constexpr std::size_t kAhead = 32;
+
 bool fail(OpenFault& fault, const std::string& path, int error, std::string message = {}) {
   fault = {path, std::move(message), error, false};
   return false;
@@ -130,21 +133,32 @@ std::shared_ptr<Ticket> RowStore::submit(std::uint32_t table_idx, std::span<cons
   const Clock::time_point now = Clock::now();
   const Table& table = *tables_[table_idx];
   std::vector<WantedRow> missed;
+  if (!copy_present(table, ids, out, missed, fault)) return nullptr;
+  return read_missed(table, std::move(missed), priority, out, now);
+}
+
+// Copies what is in memory and counts the request; the others go to `missed`. False at a foreign id.
+bool RowStore::copy_present(const Table& table, std::span<const std::int64_t> ids, RowPlanes out,
+                            std::vector<WantedRow>& missed, SubmitFault& fault) {
   const std::uint64_t staged_before = cache_->ledger().total_rows();
-  if (table.ram != nullptr) {
-    if (copy_from_ram(table, ids, out, fault) != 0) return nullptr;
-  } else if (!copy_hits(table, ids, out, missed, fault)) {
-    return nullptr;
-  }
+  const bool ours = table.ram != nullptr ? copy_from_ram(table, ids, out, fault)
+                                         : copy_hits(table, ids, out, missed, fault);
+  if (!ours) return false;
   add(counters_.requests);
   add(counters_.rows, ids.size());
   add(counters_.hit_rows, ids.size() - missed.size());
   if (lookahead_ != nullptr && cache_->ledger().total_rows() < staged_before) lookahead_->notify();
+  return true;
+}
+
+std::shared_ptr<Ticket> RowStore::read_missed(const Table& table, std::vector<WantedRow> missed,
+                                              Priority priority, RowPlanes out, Clock::time_point submitted) {
   ReadPlan plan;
   if (!missed.empty()) plan = make_read_plan(std::move(missed), table.view.rows_per_page, merge_);
   add(counters_.missed_rows, plan.wanted.size());
   add(counters_.missed_unique_rows, plan.unique_rows);
-  auto ticket = std::make_shared<Ticket>(table.view, std::move(plan), priority, out, *cache_, counters_, now);
+  auto ticket =
+      std::make_shared<Ticket>(table.view, std::move(plan), priority, out, *cache_, counters_, submitted);
   if (!ticket->plan().reads.empty()) scheduler_->submit(ticket);
   return ticket;
 }
@@ -154,14 +168,21 @@ void RowStore::cancel(Ticket& ticket) {
   if (scheduler_ != nullptr) scheduler_->wake();
 }
 
-int RowStore::read_now(std::uint32_t table, std::span<const std::int64_t> ids, RowPlanes out) {
+int RowStore::read_now(std::uint32_t table_idx, std::span<const std::int64_t> ids, RowPlanes out) {
+  const Table& table = *tables_[table_idx];
   while (!ids.empty()) {
+    const Clock::time_point now = Clock::now();
     const std::size_t count = std::min(ids.size(), kMaxIds);
     SubmitFault fault;
-    const auto ticket = submit(table, ids.first(count), out, Priority::kDecode, fault);
-    if (ticket == nullptr) return -ERANGE;
-    // No limit of its own: every read in flight has a deadline, so the ticket always ends.
-    if (ticket->wait(std::chrono::nanoseconds::max()) != TicketState::kDone) return -ticket->failure().error;
+    std::vector<WantedRow> missed;
+    if (!copy_present(table, ids.first(count), out, missed, fault)) return -ERANGE;
+    if (missed.empty()) {  // most calls: no ticket, nothing to wait for
+      counters_.request_latency.record(Clock::now() - now);
+    } else {
+      const auto ticket = read_missed(table, std::move(missed), Priority::kDecode, out, now);
+      // No limit of its own: every read in flight has a deadline, so the ticket always ends.
+      if (ticket->wait(std::chrono::nanoseconds::max()) != TicketState::kDone) return -ticket->failure().error;
+    }
     ids = ids.subspan(count);
     out.weight += count * shape_.weight_bytes;
     out.scale += count * shape_.scale_bytes;
@@ -176,34 +197,33 @@ std::size_t RowStore::find_foreign_id(std::uint32_t table, std::span<const std::
   return foreign == ids.end() ? SubmitFault::kNone : static_cast<std::size_t>(foreign - ids.begin());
 }
 
-int RowStore::copy_from_ram(const Table& table, std::span<const std::int64_t> ids, RowPlanes out,
-                            SubmitFault& fault) {
+bool RowStore::copy_from_ram(const Table& table, std::span<const std::int64_t> ids, RowPlanes out,
+                             SubmitFault& fault) {
   const std::uint32_t row_bytes = shape_.row_bytes();
-  std::array<const std::byte*, RowCache::kGroup> rows;
-  for (std::size_t first = 0; first < ids.size(); first += RowCache::kGroup) {
-    const std::size_t count = std::min(RowCache::kGroup, ids.size() - first);
-    // All of a group's lines are asked for before the first is used: their latency overlaps.
-    for (std::size_t idx = 0; idx < count; ++idx) {
-      const std::uint32_t row = table.columns->local_row(ids[first + idx]);
-      if (row == kNoRow) {
-        fault.bad_idx = first + idx;
-        return -ERANGE;
+  std::array<const std::byte*, 2 * kAhead> ring;
+  // Rows are asked for some ids ahead all the way: only the first ones are waited for.
+  for (std::size_t idx = 0; idx < ids.size() + kAhead; ++idx) {
+    if (idx < ids.size()) {
+      const std::uint32_t local = table.columns->local_row(ids[idx]);
+      if (local == kNoRow) {
+        fault.bad_idx = idx;
+        return false;
       }
-      rows[idx] = table.ram->row(row, table.view.rows_per_page, row_bytes);
-      for (std::uint32_t line = 0; line < row_bytes; line += 64) __builtin_prefetch(rows[idx] + line);
-      __builtin_prefetch(rows[idx] + row_bytes - 1);
+      const std::byte* row = ring[idx % ring.size()] = table.ram->row(local, table.view.rows_per_page, row_bytes);
+      for (std::uint32_t line = 0; line < row_bytes; line += 64) __builtin_prefetch(row + line);
+      __builtin_prefetch(row + row_bytes - 1);
     }
-    for (std::size_t idx = 0; idx < count; ++idx) copy_row(shape_, rows[idx], out, first + idx);
+    if (idx >= kAhead) copy_row(shape_, ring[(idx - kAhead) % ring.size()], out, idx - kAhead);
   }
-  return 0;
+  return true;
 }
 
-// Copies the rows that are in memory; the others go to `missed`. False at a foreign id.
 bool RowStore::copy_hits(const Table& table, std::span<const std::int64_t> ids, RowPlanes out,
                          std::vector<WantedRow>& missed, SubmitFault& fault) {
-  std::array<RowKey, RowCache::kGroup> keys;
-  for (std::size_t first = 0; first < ids.size(); first += RowCache::kGroup) {
-    const std::size_t count = std::min(RowCache::kGroup, ids.size() - first);
+  std::array<RowKey, 512> keys;
+  std::vector<std::uint32_t> absent;
+  for (std::size_t first = 0; first < ids.size(); first += keys.size()) {
+    const std::size_t count = std::min(keys.size(), ids.size() - first);
     for (std::size_t idx = 0; idx < count; ++idx) {
       const std::uint32_t row = table.columns->local_row(ids[first + idx]);
       if (row == kNoRow) {
@@ -212,11 +232,10 @@ bool RowStore::copy_hits(const Table& table, std::span<const std::int64_t> ids, 
       }
       keys[idx] = table.view.key_base + row;
     }
-    std::uint32_t absent = cache_->read_group(keys.data(), count, out, first);
-    for (; absent != 0; absent &= absent - 1) {
-      const auto idx = static_cast<std::size_t>(std::countr_zero(absent));
+    absent.clear();
+    cache_->read_many(std::span(keys).first(count), out, first, absent);
+    for (const std::uint32_t idx : absent)
       missed.push_back({static_cast<std::uint32_t>(first + idx), keys[idx] - table.view.key_base});
-    }
   }
   return true;
 }

@@ -92,9 +92,13 @@ class RowStore {
   RowStore() = default;
   bool open_table(const std::string& path, const StoreOptions& options, OpenFault& fault);
   bool start(const StoreOptions& options, FaultSeam* seam, OpenFault& fault);
-  int copy_from_ram(const Table& table, std::span<const std::int64_t> ids, RowPlanes out, SubmitFault& fault);
+  bool copy_present(const Table& table, std::span<const std::int64_t> ids, RowPlanes out,
+                    std::vector<WantedRow>& missed, SubmitFault& fault);
+  bool copy_from_ram(const Table& table, std::span<const std::int64_t> ids, RowPlanes out, SubmitFault& fault);
   bool copy_hits(const Table& table, std::span<const std::int64_t> ids, RowPlanes out,
                  std::vector<WantedRow>& missed, SubmitFault& fault);
+  std::shared_ptr<Ticket> read_missed(const Table& table, std::vector<WantedRow> missed, Priority priority,
+                                      RowPlanes out, Clock::time_point submitted);
 
   Counters counters_;
   std::vector<std::unique_ptr<Table>> tables_;

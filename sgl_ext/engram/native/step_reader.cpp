@@ -7,8 +7,10 @@
 namespace sgl_ext {
 namespace {
 
-// Meant to lie between 32 rows in memory and one read from a drive; no figure of ours sets it.
-constexpr std::chrono::microseconds kWaited{30};
+// A part that took longer waited for the drive: between rows in memory, well under half a microsecond each, and
+// one read from a drive.
+constexpr std::chrono::nanoseconds kWaited = std::chrono::microseconds{30};
+constexpr std::chrono::nanoseconds kWaitedPerRow{500};
 
 }  // namespace
 
@@ -26,12 +28,11 @@ ReaderPool::~ReaderPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void ReaderPool::push(const std::vector<Part>& parts, bool alone) {
+void ReaderPool::push(std::span<const Part> parts) {
   {
     const std::lock_guard lock(mutex_);
     parts_.insert(parts_.end(), parts.begin(), parts.end());
   }
-  if (alone) return;
   // The pushing thread takes one part itself.
   if (parts.size() > threads_.size()) return wake_all();
   for (std::size_t idx = 1; idx < parts.size(); ++idx) wake_.notify_one();
@@ -70,32 +71,54 @@ void ReaderPool::run_forever() {
 Step::Step(std::shared_ptr<ReaderPool> pool, std::vector<LayerRead> layers, std::size_t part_ids)
     : pool_(std::move(pool)),
       layers_(std::move(layers)),
-      small_(std::ranges::all_of(layers_, [](const LayerRead& one) { return one.num_ids <= kAloneIds; })),
       left_(std::make_unique<std::atomic<std::size_t>[]>(layers_.size())) {
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-    const std::size_t before = parts_.size();
+    first_part_.push_back(parts_.size());
     for (std::size_t first = 0; first < layers_[layer].num_ids; first += part_ids)
       parts_.push_back({this, layer, first, std::min(part_ids, layers_[layer].num_ids - first)});
-    parts_of_.push_back(parts_.size() - before);
     nodes_.push_back({this, layer});
+    // A part of a whole prompt's chunk: its layers are read side by side, whatever memory holds.
+    splits_ = splits_ && (layers_[layer].num_ids <= kAloneIds || part_ids < layers_[layer].num_ids);
   }
+  first_part_.push_back(parts_.size());
 }
 
 void Step::start() {
   const bool waited = pool_->waited_.exchange(false, std::memory_order_relaxed);
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     *layers_[layer].status = 0;
-    left_[layer].store(parts_of_[layer], std::memory_order_relaxed);
+    left_[layer].store(first_part_[layer + 1] - first_part_[layer], std::memory_order_relaxed);
   }
-  pool_->push(parts_, small_ && !waited);
+  pushed_ = 0;
+  if (waited || !splits_) push_up_to(layers_.size());
+}
+
+// Gives the pool the parts of all layers below `end` that it does not have yet.
+void Step::push_up_to(std::size_t end) {
+  if (pushed_ >= end) return;
+  const std::size_t begin = first_part_[pushed_];
+  pool_->push(std::span(parts_).subspan(begin, first_part_[end] - begin));
+  pushed_ = end;
 }
 
 void Step::wait(std::size_t layer) {
-  while (pool_->run_one(this, layer)) {
+  if (pushed_ <= layer && layers_[layer].num_ids <= kAloneIds) {
+    run({this, layer, 0, layers_[layer].num_ids});
+    left_[layer].store(0, std::memory_order_relaxed);
+    pushed_ = layer + 1;
+  } else {
+    push_up_to(layer + 1);
+    while (pool_->run_one(this, layer)) share_drive();
   }
+  share_drive();
   for (std::size_t left = left_[layer].load(std::memory_order_acquire); left != 0;
        left = left_[layer].load(std::memory_order_acquire))
     left_[layer].wait(left, std::memory_order_acquire);
+}
+
+// Where rows come from the drive after all, the other layers' reads need not wait for their nodes.
+void Step::share_drive() {
+  if (pool_->waited_.load(std::memory_order_relaxed)) push_up_to(layers_.size());
 }
 
 void Step::run(const ReaderPool::Part& part) {
@@ -104,7 +127,7 @@ void Step::run(const ReaderPool::Part& part) {
   const int result = pool_->read_now(layer.reader, layer.ids + part.first, part.count,
                                      layer.weight + part.first * pool_->weight_bytes,
                                      layer.scale + part.first * pool_->scale_bytes);
-  if (std::chrono::steady_clock::now() - begin > kWaited &&
+  if (std::chrono::steady_clock::now() - begin > kWaited + part.count * kWaitedPerRow &&
       !pool_->waited_.exchange(true, std::memory_order_relaxed))
     pool_->wake_all();
   if (result != 0) {

@@ -1,11 +1,14 @@
 // Reads all Engram layers of one model step from CUDA host nodes: no GIL, no CUDA call.
 //
-// The node of the first layer starts every layer's reads, so that a step's cold rows share the drive's queue;
-// each layer's node returns once its own rows are there. Waiting nodes do parts of the work themselves.
+// After a step that waited for the drive the node of the first layer starts every layer's reads, so that cold
+// rows share the drive's queue; each layer's node returns once its own rows are there. Waiting nodes do parts of
+// the work themselves.
 //
 // Rows in memory take well under a microsecond each, waking a thread takes several on the node's own thread and
-// tens until it runs. So a node works alone while a layer has few rows and none had to wait for the drive; the
-// first part that waits wakes all threads, for that step's other parts and for all of the next step.
+// tens until it runs. So while no row had to wait for the drive, a node reads a layer of few rows alone and in
+// one call; of many rows the threads help, with that layer's alone: the first layer has the least slack, and a
+// core that reads for the second is one less for the first. A part that waits wakes all threads, for the step's
+// other layers and for all of the next step.
 #pragma once
 
 #include <atomic>
@@ -15,6 +18,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -53,7 +57,7 @@ class ReaderPool {
     std::size_t count;
   };
 
-  void push(const std::vector<Part>& parts, bool alone);
+  void push(std::span<const Part> parts);
   void wake_all();
   bool run_one(Step* step, std::size_t layer);
   void run_forever();
@@ -88,13 +92,16 @@ class Step {
     std::size_t layer;
   };
 
+  void push_up_to(std::size_t end);
+  void share_drive();
   void run(const ReaderPool::Part& part);
 
   const std::shared_ptr<ReaderPool> pool_;
   const std::vector<LayerRead> layers_;
-  const bool small_;  // every layer has at most kAloneIds
   std::vector<ReaderPool::Part> parts_;
-  std::vector<std::size_t> parts_of_;
+  std::vector<std::size_t> first_part_;  // of each layer, and the end
+  bool splits_ = true;                   // no layer of many rows is one part
+  std::size_t pushed_ = 0;               // layers whose parts the pool has had in this run
   std::unique_ptr<std::atomic<std::size_t>[]> left_;
   std::vector<Node> nodes_;
 };

@@ -68,6 +68,30 @@ def test_replays_with_new_ids_bring_the_new_rows(packed_dir: Path, num_ids: int,
                 assert np.array_equal(scales, scale.reshape(-1))
 
 
+@pytest.mark.parametrize("num_ids", [24, 1000])
+def test_with_rows_in_memory_no_thread_reads_for_the_next_layer(packed_dir: Path, num_ids: int) -> None:
+    """The first layer has the least slack. A busy machine may take a pause for a drive now and then."""
+    with store_of(packed_dir, cache_bytes=8 << 20) as store:
+        buffers = Buffers(store, num_ids, part_ids=32)
+        for ids, new in zip(buffers.ids, draw(store, num_ids, 1), strict=True):
+            ids[:] = new
+        buffers.run()
+        wanted = [payload.copy() for payload in buffers.payloads]
+        misses = store.counters().missed_rows
+        untouched = 0
+        for _ in range(100):
+            for payload in buffers.payloads:
+                payload[:] = 0xAA
+            buffers.step.run_node(0)
+            status = buffers.layout.status_offset
+            untouched += bool((buffers.payloads[1][:status] == 0xAA).all())
+            buffers.step.run_node(1)
+            for payload, rows in zip(buffers.payloads, wanted, strict=True):
+                assert np.array_equal(payload[:status], rows[:status])
+        assert untouched > 10
+        assert store.counters().missed_rows == misses
+
+
 def test_foreign_id_is_a_status_and_the_next_step_is_clean(packed_dir: Path) -> None:
     with store_of(packed_dir) as store:
         buffers = Buffers(store, 100, part_ids=8)
