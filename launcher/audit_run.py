@@ -59,7 +59,7 @@ def _gather_patiently(plan: LaunchPlan, remotes: Mapping[str, Remote]) -> dict[s
 
 
 def audit_failed(plan: LaunchPlan, found: tuple[Difference, ...]) -> AuditFailed:
-    lines = [str(item) for item in found[:MAX_TOLD]]
+    lines = [f"{item} (next: {item.next_step})" for item in found[:MAX_TOLD]]
     if len(found) > MAX_TOLD:
         lines.append(f"and {len(found) - MAX_TOLD} more")
     return AuditFailed(

@@ -45,6 +45,8 @@ class DetailsReport(_Reported):
 
 
 class RankReport(_Reported):
+    """`server_args`: as given; `resolved`: what SGLang decided of these, being open or unable to stand."""
+
     schema_version: int
     rank: int
     hook_sets: tuple[str, ...]
@@ -52,7 +54,12 @@ class RankReport(_Reported):
     versions: dict[str, str | None]
     settings: SettingsReport
     server_args: dict[str, Any]
+    resolved: dict[str, Any]
     details: DetailsReport
+
+    def effective(self, name: str) -> Any:
+        """What SGLang runs with: its decision where it took one, else the argument as it was given."""
+        return self.resolved.get(name, self.server_args.get(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

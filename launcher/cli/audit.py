@@ -41,7 +41,7 @@ def audit(
             verdict = f"{len(own)} difference(s)" if own else "as planned"
             typer.echo(f"{node.name}  rank {ranks}  {verdict}")
             for item in own:
-                typer.echo(f"  {item}")
+                typer.echo(f"  {item}\n    next: {item.next_step}")
         if not expects_reports(plan):
             typer.echo("the engine runs without sparkctl's plugin: only the head's own words were compared")
     if found:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher.audit_plan import audit_reports, audit_server_info, expects_reports
+from launcher.audit_plan import audit_reports, audit_server_info, expects_reports, plan_options
 from launcher.audit_run import gather_reports, require_effect
 from launcher.errors import AuditFailed, ConnectionLost, PreflightRefused
 from launcher.local_remote import LocalRemote
@@ -32,6 +32,12 @@ def recorded(rank: int) -> dict[str, Any]:
     return dict(json.loads((RECORDED / f"rank-{rank:02d}.json").read_text()))
 
 
+def as_answer(rank: int, report: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What a node's code sends."""
+    reports = {f"rank-{rank:02d}.json": recorded(rank) if report is None else report}
+    return {"reports": reports, "refusals": {}, "damaged": {}}
+
+
 def audit(
     change: Callable[[dict[str, Any]], object] | None = None, plan: LaunchPlan | None = None
 ) -> list[str]:
@@ -41,8 +47,7 @@ def audit(
         report = recorded(rank)
         if change and rank == 1:
             change(report)
-        reports = {f"rank-{rank:02d}.json": report}
-        nodes[f"node-{rank}"] = parse_reports({"reports": reports, "refusals": {}, "damaged": {}})
+        nodes[f"node-{rank}"] = parse_reports(as_answer(rank, report))
     return [str(item) for item in audit_reports(plan or recorded_plan(), nodes)]
 
 
@@ -58,19 +63,37 @@ def test_a_run_as_planned_has_no_difference() -> None:
         (lambda r: r["server_args"].update(ep_size=3), "node-1 rank 1: --ep-size must be 1, got 3"),
         (lambda r: r["server_args"].update(nnodes=1), "node-1 rank 1: --nnodes must be 3, got 1"),
         (lambda r: r["server_args"].update(model_path="/m"), "--model-path must be /home/spark/"),
+        (
+            lambda r: r["resolved"].update(chunked_prefill_size=512),
+            "rank 1: --chunked-prefill-size must be 2048, got 512, as SGLang decided against its argument",
+        ),
+        (
+            lambda r: r["resolved"].update(speculative_algorithm=None),
+            "node-1 rank 1: --speculative-algorithm must be DSPARK, got None, as SGLang decided",
+        ),
+        (lambda r: r["server_args"].update(enable_metrics=False), "--enable-metrics must be true, got False"),
+        (
+            lambda r: r["server_args"].update(mem_fraction_static=0.9),
+            "--mem-fraction-static must be 0.8, got 0.9",
+        ),
+        (
+            lambda r: r["resolved"].update(page_size=64),
+            "node-1 rank 1: page_size must be 256, as on rank 0, got 64",
+        ),
+        (lambda r: r.pop("resolved"), "got one that is no report: resolved"),
         (lambda r: r["versions"].update(sglang="0.5.24"), "sglang must be 0.5.23, got 0.5.24"),
         (lambda r: r["versions"].update(torch="2.1.0"), "as on rank 0, got 2.1.0"),
         (lambda r: r["hook_sets"].remove("row_store"), "with row_store (Engram rows from disk)"),
         (
             lambda r: r["hook_sets"].remove("balanced_heads"),
-            "cpu_v41, balanced_heads, row_store, as on rank 0",
+            "as on rank 0, got cpu_v41, experts, speculation",
         ),
         (lambda r: r["hooks"][3].update(in_effect=False), "must be in effect, got not in effect"),
         (lambda r: r["hooks"][3].update(fingerprint="x"), "hooks must be the same as on rank 0"),
         (lambda r: r["hooks"].clear(), "got none"),
         (
             lambda r: r["details"].update(speculation={"table_hash": "sha256:1"}),
-            "node-1 rank 1: the cost table must be none, as on rank 0, got sha256:1",
+            "node-1 rank 1: the cost table must be untuned, as on rank 0, got sha256:1",
         ),
         (lambda r: r["settings"].update(engram_dir=None), "the folder of Engram rows must be /home/spark/"),
         (
@@ -92,6 +115,39 @@ def test_each_difference_is_named_with_node_and_rank(
     found = audit(change)
     assert any(words in item for item in found), found
     assert all(item.startswith("node-1") for item in found)
+
+
+def test_each_difference_says_what_to_do_next() -> None:
+    """A setting that SGLang decided against its argument can be planned as it is, or looked up in its log."""
+    plan = recorded_plan()
+    reports = {f"node-{rank}": parse_reports(as_answer(rank)) for rank in range(3)}
+    answer = as_answer(1)
+    answer["reports"]["rank-01.json"]["resolved"]["chunked_prefill_size"] = 512
+    (decided,) = audit_reports(plan, {**reports, "node-1": parse_reports(answer)})
+    where = f"--run {plan.run_id} --node node-1"
+    assert decided.next_step == (
+        "set chunked-prefill-size to 512 in the recipe, or read why SGLang did: "
+        f"sparkctl logs --lines 0 {where}"
+    )
+    answer["reports"].clear()
+    (missing,) = audit_reports(plan, {**reports, "node-1": parse_reports(answer)})
+    assert missing.next_step == f"sparkctl logs {where}"
+
+
+def test_a_choice_that_the_plan_leaves_open_is_sglangs() -> None:
+    plan = recorded_plan()
+    nodes = tuple(replace(node, argv=(*node.argv, "--reasoning-parser", "auto")) for node in plan.nodes)
+
+    def resolve(report: dict[str, Any]) -> None:
+        report["resolved"]["reasoning_parser"] = "deepseek-v41"
+
+    assert audit(resolve, replace(plan, nodes=nodes)) == []
+
+
+def test_a_containers_own_options_are_not_the_engines() -> None:
+    words = ("docker", "run", "--init", "--device", "/dev/infiniband", "image", "python3", "-m")
+    engine = ("sglang.launch_server", "--tp-size", "3", "--enable-metrics", "--port", "1")
+    assert plan_options((*words, *engine)) == {"tp-size": "3", "enable-metrics": "true", "port": "1"}
 
 
 def test_rows_from_disk_that_nobody_planned_are_a_difference() -> None:
