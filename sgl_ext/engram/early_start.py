@@ -85,6 +85,8 @@ class EarlyStart:
                 hint="install the SGLang version this plugin names: python -m sgl_ext.fingerprints",
             )
         begun.taken = True
+        if not begun.reads:  # a GPU's: nothing of a graph's memory is kept
+            self._begun = None
         return begun.hash_ids
 
     def take_read(self, layer: int, indices: torch.Tensor) -> HostRead | None:

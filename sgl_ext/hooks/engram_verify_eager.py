@@ -18,10 +18,12 @@ def begin_before_batch(
     from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
 
     runner = target_worker.model_runner
-    if batch.forward_mode.is_idle() or isinstance(runner.decode_cuda_graph_runner, DecodeCudaGraphRunner):
+    hasher = runner.ngram_embedding_manager.engram_hasher
+    replays = isinstance(runner.decode_cuda_graph_runner, DecodeCudaGraphRunner)
+    if batch.forward_mode.is_idle() or replays or hasher is None:
         return
     get_row_service().early_start.begin(
-        runner.ngram_embedding_manager.engram_hasher,
+        hasher,
         verify_input.draft_token,
         VerifyInputs(
             forward_mode=ForwardMode.TARGET_VERIFY,

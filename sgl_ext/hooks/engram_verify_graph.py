@@ -20,6 +20,8 @@ def begin_at_head(runner: Any, attn_backend: Any, forward_batch: Any) -> None:
     if is_capturing_segments():
         return
     hasher = runner.model_runner.ngram_embedding_manager.engram_hasher
+    if hasher is None:  # a model without Engram layers: refused by its own name once it is built
+        return
     get_row_service().early_start.begin(hasher, forward_batch.input_ids, forward_batch)
 
 

@@ -151,6 +151,46 @@ def test_a_failed_early_read_ends_the_step_at_its_layer(parts: tuple[Any, Any, l
         layers[0](ids[:, 0])
 
 
+def test_a_verify_graph_of_the_target_begins_with_the_reads(parts: tuple[Any, Any, list[Any]]) -> None:
+    """The hook on a graph's head, called as its warm-ups are."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    from sgl_ext.hooks.engram_verify_graph import begin_at_head, find_late_graphs
+
+    service, hasher, layers = parts
+    verify = Verify(hasher, 3)
+    wanted = layers[0](verify.hash()[:, 0])
+    start = count(service)
+
+    def head(
+        *, mode: Any = ForwardMode.TARGET_VERIFY, is_draft: bool = False, has_engram: bool = True
+    ) -> None:
+        manager = SimpleNamespace(engram_hasher=(lambda ids, batch: verify.hash(ids)) if has_engram else None)
+        model_runner = SimpleNamespace(is_draft_worker=is_draft, ngram_embedding_manager=manager)
+        fields = {
+            name: getattr(verify.inputs, name) for name in ("req_pool_indices", "positions", "spec_info")
+        }
+        batch = SimpleNamespace(input_ids=verify.ids, forward_mode=mode, **fields)
+        begin_at_head(SimpleNamespace(model_runner=model_runner), None, batch)
+
+    head(is_draft=True)
+    head(mode=ForwardMode.DECODE)
+    head(has_engram=False)
+    assert count(service) == start
+    head()
+    begun = count(service)
+    assert begun[0] == start[0] + len(LAYERS)
+    assert torch.equal(layers[0](verify.hash()[:, 0]), wanted) and count(service) == begun
+    eager = SimpleNamespace(
+        tp_worker=SimpleNamespace(model_runner=SimpleNamespace(decode_cuda_graph_runner=None))
+    )
+    assert find_late_graphs(eager) is None
+    service.early_start.graphs_at_hash = 2
+    assert find_late_graphs(eager) == (
+        "2 verify graphs start their reads with the hash, 0 reads were started for no forward"
+    )
+
+
 def test_nothing_hashes_a_verify_before_the_hook_that_starts_reads(tmp_path: Path) -> None:
     """SGLang calls the last of several hooks first, and the one of ragged blocks passes nothing on."""
     settings = Settings(cpu_engine=False, report_dir=None, engram_dir=tmp_path)
