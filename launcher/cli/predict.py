@@ -17,7 +17,10 @@ def predict(
         bool, typer.Option("--published", help="Every published figure, and the model's error.")
     ] = False,
     changes: Annotated[
-        bool, typer.Option("--changes", help="What each change of this project should be worth.")
+        bool,
+        typer.Option(
+            "--changes", help="What each change, expert format and Engram's reads should be worth on a GB10."
+        ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -26,7 +29,7 @@ def predict(
     \b
     sparkctl predict --recipe v41-flash-3x     step by item, tokens/s, prompts by length
     sparkctl predict --published               the model against published figures, row by row
-    sparkctl predict --changes                 each change with and without
+    sparkctl predict --changes                 each change with and without, expert formats, Engram on NVMe
     """
     import json as json_module
 
@@ -47,7 +50,7 @@ def predict(
         if json:
             typer.echo(json_module.dumps(tables.published_document(), indent=2))
             return
-        for table in (tables.published_table(), tables.not_predicted_table()):
+        for table in (tables.published_table(), tables.missed_table(), tables.not_predicted_table()):
             print_table(*table)
             typer.echo("")
         for line in tables.summary_lines():
@@ -56,7 +59,10 @@ def predict(
         if json:
             typer.echo(json_module.dumps(tables.changes_document(), indent=2))
             return
-        print_table(*tables.changes_table())
+        for table in (tables.changes_table(), tables.formats_table(), tables.engram_table()):
+            print_table(*table)
+            typer.echo("")
+        typer.echo("estimates, not run: docs/performance-model.md says how far the model is off")
     else:
         assert recipe is not None
         speed = recipe_speed(load_recipe(recipe, profile=profile)[0])

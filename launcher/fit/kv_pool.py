@@ -32,12 +32,20 @@ class PoolSettings:
     kv_layout: str = "v4"
 
 
-def slot_bytes(config: ModelConfig, page_slots: int = 0) -> float:
-    """One compressed or sliding-window slot; with `page_slots` its share of the page's padding."""
+def slot_bytes(config: ModelConfig, page_slots: int = 0, *, kv_layout: str = "v4") -> float:
+    """One compressed slot (in the V4 layout also one of the window); with `page_slots` its share of the
+    page's padding."""
+    if kv_layout == "v41":
+        return _FP4_SLOT_BYTES
     raw = config.head_dim - config.qk_rope_head_dim + 2 * config.qk_rope_head_dim + _SCALE_BYTES
     if not page_slots:
         return raw
     return -(-raw * page_slots // _PAGE_ALIGN_BYTES) * _PAGE_ALIGN_BYTES / page_slots
+
+
+def window_slot_bytes(config: ModelConfig, kv_layout: str = "v4") -> float:
+    """One slot of the sliding window, without padding."""
+    return _V41_WINDOW_BYTES if kv_layout == "v41" else slot_bytes(config)
 
 
 def index_bytes(config: ModelConfig) -> int:
@@ -52,7 +60,7 @@ def bytes_per_token(
     total = 0.0
     for ratio in (1, 2):
         page_slots = PAGE_TOKENS // ratio if padded else 0
-        slot = _FP4_SLOT_BYTES if kv_layout == "v41" else slot_bytes(config, page_slots)
+        slot = slot_bytes(config, page_slots, kv_layout=kv_layout)
         total += config.kv_sources(ratio) * (slot + index_bytes(config)) / ratio
     return total * _draft_inflation(config, has_draft)
 

@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.fit.kv_pool import bytes_per_token
 from launcher.fit.model_shape import ModelShape, shipped_shape
-from launcher.performance.constants import Fitted, fitted
-from launcher.performance.decode_step import decode_step
-from launcher.performance.prefill import prefill
+from launcher.performance.acceptance import CODE, PROSE, tokens_of_rows
+from launcher.performance.constants import Fitted, constant, fitted
+from launcher.performance.decode_step import StepTime, decode_step
+from launcher.performance.prefill import PrefillTime, prefill
 from launcher.performance.stack import Stack
 
-# Tokens per step of varied prompts: docs/results/tp4/validation-20260925-v22.txt of
-# https://github.com/MiaAI-Lab/DeepSeek-v4.1-Flash-DGX-Sparks
-PROSE, CODE = 2.274, 3.865
 PROMPT_TOKENS = 32768
 # Context that a recipe may be asked for, against what a chat holds.
 CAPACITY = {3: 262144, 4: 1048576}
 LIVE_TOKENS = 16384
+_GIB = 1 << 30
+# Items that change by less are left out of a row's terms.
+_LEAST_MS, _LEAST_S = 0.05, 0.005
 
-# Stock SGLang's kernels with this project's layout, and none of the changes in the table.
+# Stock SGLang's kernels with a layout that starts, and none of the changes in the table.
 _WITHOUT = {
-    3: Stack(tp=3, heads=96, collective="nccl_triangle", engram_hidden=False, engram_read_share=1.0),
-    4: Stack(tp=4, ep=2, collective="nccl_four", engram_hidden=False, engram_read_share=1.0),
+    sparks: Stack(
+        tp=sparks,
+        ep={3: 1, 4: 2}[sparks],
+        heads={3: 96, 4: 64}[sparks],
+        collective={3: "nccl_triangle", 4: "nccl_switch"}[sparks],
+        engram_hidden=False,
+        engram_read_share=1.0,
+        live_tokens=LIVE_TOKENS,
+        index_capacity_tokens=CAPACITY[sparks],
+    )
+    for sparks in (3, 4)
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """`without` and `with_change` in `unit`: ms per step, or prompt tokens per second."""
+    """`without` and `with_change` in `unit`. `terms`: the model's items that differ, in ms of a step or
+    seconds of the prompt, with minus without."""
 
     change: str
     sparks: int
@@ -37,98 +50,165 @@ class Worth:
     unit: str
     without: float
     with_change: float
+    terms: Mapping[str, float]
 
     @property
     def gain(self) -> float:
-        """Speed with it over speed without it, minus one."""
+        """Speed (or tokens that fit) with it over without it, minus one."""
         ratio = self.with_change / self.without
-        return ratio - 1 if self.unit == "prompt tok/s" else 1 / ratio - 1
+        return 1 / ratio - 1 if self.unit == "ms per step" else ratio - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
+    """`on`: what it sets in a stack. `planned`: rows of a block that a planner sends, by case."""
+
     name: str
-    on: dict[str, Any]
-    base: dict[str, Any] = dataclasses.field(default_factory=dict)
+    on: Mapping[str, Any]
+    sparks: tuple[int, ...] = (3, 4)
     decode: bool = True
     prompt: bool = True
-    sparks: tuple[int, ...] = (3, 4)
+    planned: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    in_all: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    text: str
+    tokens: float
+    streams: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.text}, {self.streams} stream{'s' if self.streams > 1 else ''}"
+
+
+_CASES = (_Case(text="prose", tokens=PROSE, streams=1), _Case(text="code", tokens=CODE, streams=4))
 _CHANGES = (
-    _Change(name="balanced heads (72 for 96)", on={"heads": 72}, prompt=False, sparks=(3,)),
+    _Change(name="balanced heads (72 for 96)", on={"heads": 72}, sparks=(3,)),
+    _Change(name="indexer with live lengths", on={"index_capacity_tokens": 0}, prompt=False),
+    _Change(
+        name="Engram rows read behind other work",
+        # Of a prompt the first chunk's rows are waited for.
+        on={"engram_hidden": True, "engram_read_share": 1024 / PROMPT_TOKENS},
+    ),
     _Change(name="FP8 all-gather of Engram rows", on={"engram_fp8_gather": True}),
     _Change(
-        name="Engram reads hidden behind other work", on={"engram_hidden": True, "engram_read_share": 0.0}
+        name="FP8 layers at memory speed (if the boot check finds such a kernel)",
+        on={"dense": "fused"},
+        prompt=False,
     ),
-    _Change(name="adaptive DSpark (cap by confidence)", on={"verify": "cap"}, prompt=False),
+    _Change(
+        name="experts without groups, width padded to 640", on={"ep": 1, "expert_width": 640}, sparks=(4,)
+    ),
+    _Change(name="KV layouts of 528 and 288 bytes", on={"kv_layout": "v41"}, prompt=False),
+    _Change(name="verify rows capped by confidence", on={"verify": "cap"}, prompt=False),
+    _Change(
+        name="verify rows chosen by a planner",
+        on={"verify": "planner"},
+        prompt=False,
+        planned={"prose": constant("planned_rows_prose"), "code": constant("planned_rows_code")},
+        in_all=False,
+    ),
     _Change(name="sequence parallelism in prefill", on={"sequence_parallel": True}, decode=False),
-    _Change(name="indexer with live lengths", on={"index_tokens": LIVE_TOKENS}, prompt=False),
+    _Change(
+        name="chunks of 4,096 tokens where memory allows",
+        on={"chunk_tokens": 4096},
+        decode=False,
+        sparks=(4,),
+    ),
 )
 
 
 def worth_of_changes(known: Fitted | None = None) -> tuple[Worth, ...]:
-    """One row for every change, number of Sparks and case."""
+    """One row for every change, number of Sparks and case, then all of them at once."""
     shape, parameters = shipped_shape("v41-flash"), known or fitted()
-    rows: list[Worth] = []
-    for change in _CHANGES:
-        for sparks in change.sparks:
-            base = dataclasses.replace(_WITHOUT[sparks], **change.base)
-            if "index_tokens" in change.on:
-                base = dataclasses.replace(base, index_tokens=CAPACITY[sparks])
-            rows += _rows(shape, parameters, change, sparks, base)
-    return (*rows, *_together(shape, parameters))
+    return tuple(
+        row
+        for change in (*_CHANGES, *_together())
+        for sparks in change.sparks
+        for row in _rows(shape, parameters, change, sparks)
+    )
 
 
-def _rows(shape: ModelShape, known: Fitted, change: _Change, sparks: int, base: Stack) -> list[Worth]:
-    changed = dataclasses.replace(base, **change.on)
-    rows = []
-    if change.decode:
-        for case, tokens, streams in _DECODE_CASES:
-            rows.append(
-                Worth(
-                    change=change.name,
-                    sparks=sparks,
-                    case=case,
-                    unit="ms per step",
-                    without=_step_ms(shape, base, known, tokens, streams),
-                    with_change=_step_ms(shape, changed, known, tokens, streams),
-                )
-            )
-    if change.prompt:
-        rows.append(
-            Worth(
-                change=change.name,
-                sparks=sparks,
-                case=f"cold prompt of {PROMPT_TOKENS:,}",
-                unit="prompt tok/s",
-                without=_prompt_rate(shape, base, known),
-                with_change=_prompt_rate(shape, changed, known),
-            )
-        )
-    return rows
-
-
-_DECODE_CASES = (("prose, 1 stream", PROSE, 1), ("code, 4 streams", CODE, 4))
-
-
-def _together(shape: ModelShape, known: Fitted) -> list[Worth]:
-    """All of them at once: they do not add up, because what is left takes the larger share."""
-    rows: list[Worth] = []
+def _together() -> Iterator[_Change]:
+    """They do not add up, because what is left takes the larger share."""
     for sparks in (3, 4):
-        base = dataclasses.replace(_WITHOUT[sparks], index_tokens=CAPACITY[sparks])
         on: dict[str, Any] = {}
         for change in _CHANGES:
-            if sparks in change.sparks:
+            if sparks in change.sparks and change.in_all:
                 on |= change.on
-        every = _Change(name="all of them", on=on, sparks=(sparks,))
-        rows += _rows(shape, known, every, sparks, base)
-    return rows
+        yield _Change(name="all of them, with the cap", on=on, sparks=(sparks,))
 
 
-def _step_ms(shape: ModelShape, stack: Stack, known: Fitted, tokens: float, streams: int) -> float:
-    return decode_step(shape, stack, known, streams=streams, tokens_per_step=tokens).total_ms
+def _rows(shape: ModelShape, known: Fitted, change: _Change, sparks: int) -> Iterator[Worth]:
+    base = _WITHOUT[sparks]
+    changed = dataclasses.replace(base, **change.on)
+    if change.decode:
+        for case in _CASES:
+            yield _decode_row(shape, known, change, sparks, case, (base, changed))
+    if change.prompt:
+        before, after = (
+            prefill(shape, stack, known, prompt_tokens=PROMPT_TOKENS) for stack in (base, changed)
+        )
+        yield Worth(
+            change=change.name,
+            sparks=sparks,
+            case=f"cold prompt of {PROMPT_TOKENS:,}",
+            unit="prompt tok/s",
+            without=PROMPT_TOKENS / before.total_s,
+            with_change=PROMPT_TOKENS / after.total_s,
+            terms=_differences(before, after, _LEAST_S),
+        )
+    if changed.kv_layout != base.kv_layout and len(change.on) == 1:
+        yield _pool_row(shape, change, sparks, base.kv_layout, changed.kv_layout)
 
 
-def _prompt_rate(shape: ModelShape, stack: Stack, known: Fitted) -> float:
-    return PROMPT_TOKENS / prefill(shape, stack, known, prompt_tokens=PROMPT_TOKENS).total_s
+def _decode_row(
+    shape: ModelShape, known: Fitted, change: _Change, sparks: int, case: _Case, stacks: tuple[Stack, Stack]
+) -> Worth:
+    rows = change.planned.get(case.text)
+    before, after = (
+        decode_step(shape, stack, known, streams=case.streams, tokens_per_step=case.tokens, planned_rows=rows)
+        for stack in stacks
+    )
+    terms = _differences(before, after, _LEAST_MS)
+    if rows is None:
+        unit, without, with_change = "ms per step", before.total_ms, after.total_ms
+    else:
+        # Fewer rows accept fewer tokens: only tokens per second can be compared.
+        unit = "tok/s"
+        without = 1000 * case.streams * case.tokens / before.total_ms
+        with_change = 1000 * case.streams * tokens_of_rows(case.tokens, rows) / after.total_ms
+    return Worth(
+        change=change.name,
+        sparks=sparks,
+        case=case.name,
+        unit=unit,
+        without=without,
+        with_change=with_change,
+        terms=terms,
+    )
+
+
+def _pool_row(shape: ModelShape, change: _Change, sparks: int, before: str, after: str) -> Worth:
+    sizes = [
+        bytes_per_token(shape.config, has_draft=True, padded=False, kv_layout=layout)
+        for layout in (before, after)
+    ]
+    return Worth(
+        change=change.name,
+        sparks=sparks,
+        case=f"KV pool ({sizes[0]:,.2f} and {sizes[1]:,.2f} bytes a token)",
+        unit="tokens per GiB",
+        without=_GIB / sizes[0],
+        with_change=_GIB / sizes[1],
+        terms={},
+    )
+
+
+def _differences(
+    before: StepTime | PrefillTime, after: StepTime | PrefillTime, least: float
+) -> dict[str, float]:
+    old, new = before.items(), after.items()
+    return {name: new[name] - old[name] for name in old if abs(new[name] - old[name]) >= least}

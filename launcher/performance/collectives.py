@@ -10,21 +10,26 @@ from launcher.performance.constants import constant, read_data
 
 # Number of ranks -> the constant with the bus bandwidth of large messages.
 _BUS = {2: "busbw_pair_gb_s", 3: "busbw_triangle_gb_s", 4: "busbw_four_gb_s"}
+# One-shot RDMA takes messages up to its buffer; NCCL takes the larger ones.
+_ABOVE_BUFFER = {"one_shot_four": "nccl_switch", "one_shot_pair": "nccl_pair"}
 
 
 @cache
-def _table(kind: str) -> tuple[tuple[float, float], ...]:
+def table(kind: str) -> tuple[tuple[float, float], ...]:
+    """Measured points of latencies.json: bytes and us of an all-reduce, or rows and ms."""
     entry = read_data("latencies.json")[kind]
     assert isinstance(entry, dict)
-    return tuple((float(size), float(us)) for size, us in entry["bytes_us"])
+    return tuple((float(x), float(y)) for x, y in entry["points"])
 
 
 def small_allreduce_s(kind: str, num_bytes: float) -> float:
     """Straight lines between measured sizes; flat below the first, the last slope beyond the last."""
-    return 1e-6 * _interpolate(_table(kind), num_bytes)
+    if kind in _ABOVE_BUFFER and num_bytes > constant("one_shot_buffer_bytes"):
+        kind = _ABOVE_BUFFER[kind]
+    return 1e-6 * interpolate(table(kind), num_bytes)
 
 
-def _interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
+def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
     if x <= points[0][0]:
         return points[0][1]
     ends = next(((a, b) for a, b in pairwise(points) if x <= b[0]), (points[-2], points[-1]))

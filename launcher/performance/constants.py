@@ -11,17 +11,13 @@ from importlib.resources import files
 HERE = "launcher.performance"
 # The order in which they are searched for; docs/performance-model.md explains each.
 FITTED_NAMES = (
-    "row_novelty",
-    "stream_novelty_one_prompt",
-    "row_cost_ms",
+    "expert_skew",
+    "experts_of_one_prompt",
     "stock_dense_slowdown",
-    "step_overhead_ms",
     "live_rejected_share",
-    "prefill_expert_tflops",
-    "prefill_token_us",
-    "prefill_head_us",
-    "prompt_overhead_s",
+    "kernel_tflops",
     "index_pair_ns",
+    "prompt_overhead_s",
 )
 
 
@@ -29,17 +25,13 @@ FITTED_NAMES = (
 class Fitted:
     """Found by `python -m tests.launcher.performance.find_parameters`; units are in the names."""
 
-    row_novelty: float
-    stream_novelty_one_prompt: float
-    row_cost_ms: float
+    expert_skew: float
+    experts_of_one_prompt: float
     stock_dense_slowdown: float
-    step_overhead_ms: float
     live_rejected_share: float
-    prefill_expert_tflops: float
-    prefill_token_us: float
-    prefill_head_us: float
-    prompt_overhead_s: float
+    kernel_tflops: float
     index_pair_ns: float
+    prompt_overhead_s: float
 
 
 def read_data(name: str) -> dict[str, object]:
@@ -51,9 +43,13 @@ def read_data(name: str) -> dict[str, object]:
 @cache
 def constant(name: str) -> float:
     """A published number; its source stands beside it in constants.json."""
-    entry = read_data("constants.json")[name]
-    assert isinstance(entry, dict)
-    return float(entry["value"])
+    return _constants()[name]
+
+
+@cache
+def _constants() -> dict[str, float]:
+    entries = read_data("constants.json")
+    return {name: float(entry["value"]) for name, entry in entries.items() if isinstance(entry, dict)}
 
 
 @cache

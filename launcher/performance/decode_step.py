@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from launcher.fit.model_shape import BLOCK, ModelShape, expert_bytes
-from launcher.fit.rank_weights import plan_split, rank_part_bytes
-from launcher.fit.weight_classes import Part
-from launcher.performance.collectives import small_allreduce_s
+from launcher.fit.kv_pool import slot_bytes, window_slot_bytes
+from launcher.fit.model_shape import BLOCK, ModelShape
+from launcher.performance.collectives import interpolate, small_allreduce_s, table
 from launcher.performance.constants import Fitted, constant
-from launcher.performance.experts import distinct_experts, group_imbalance, independent_rows
+from launcher.performance.experts import distinct_experts, group_imbalance
+from launcher.performance.rank_work import (
+    RankWork,
+    dense_s,
+    experts_s,
+    head_s,
+    index_layers,
+    rank_work,
+    read_bytes_per_s,
+    touched_experts,
+)
 from launcher.performance.stack import Stack
 
 _ACTIVATION_BYTES = 2
-# An int64 slot and a float32 score (SGLang 0.5.23, v41_indexer/scoring.py, dense branch).
-_SLOT_AND_SCORE_BYTES = 12
-_DENSE = (Part.ATTENTION, Part.SHARED, Part.REPLICATED)
-_DRAFT_DENSE = (Part.DRAFT_ATTENTION, Part.DRAFT_SHARED, Part.DRAFT_REPLICATED)
+# An int64 slot and a float32 score, written and read (SGLang 0.5.23, v41_indexer/scoring.py, dense branch).
+_SLOT_AND_SCORE_BYTES = 2 * 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +38,7 @@ class StepTime:
     collectives_ms: float
     engram_ms: float
     index_ms: float
-    rows_ms: float
-    overhead_ms: float
+    kv_ms: float
 
     @property
     def total_ms(self) -> float:
@@ -65,41 +71,25 @@ def decode_step(
     planned_rows: float | None = None,
 ) -> StepTime:
     """`tokens_per_step`: accepted tokens and the bonus token, of one request."""
-    config = shape.config
-    split = plan_split(config, tp=stack.tp, ep=stack.ep, heads=stack.heads, expert_width=stack.expert_width)
-    parts = rank_part_bytes(shape, split)
-    read = constant("memory_read_gb_s") * 1e9
-    rows, live = verify_rows(stack, tokens_per_step, known, planned_rows)
-    strangers = independent_rows(
-        streams,
-        live,
-        row_novelty=known.row_novelty,
-        stream_novelty=known.stream_novelty_one_prompt if stack.one_prompt else 1.0,
-    )
-    touched = distinct_experts(config.n_routed_experts, int(constant("experts_per_token")), strangers)
-    one = expert_bytes(config, split.expert_width) / stack.ep
-    experts_s = config.num_hidden_layers * touched * one / read
+    config, work = shape.config, rank_work(shape, stack)
+    block_rows, live_rows = verify_rows(stack, tokens_per_step, known, planned_rows)
+    rows = streams * block_rows
+    one_text = stack.texts != "different" or streams == 1
+    drawing = live_rows if stack.texts == "alike" else streams * live_rows
+    touched = touched_experts(shape, drawing, known, one_text=one_text)
     slow = known.stock_dense_slowdown if stack.dense == "stock" else 1.0
-    head = parts[Part.VOCABULARY] / 2
-    dense = sum(parts[part] for part in _DENSE) + _wo_a(parts[Part.WO_A], stack)
+    experts = experts_s(work, config.num_hidden_layers, touched, rows, constant("experts_per_token"), known)
     return StepTime(
-        experts_ms=1e3 * experts_s,
-        expert_wait_ms=1e3 * experts_s * (group_imbalance(touched, stack.ep) - 1),
-        dense_ms=1e3 * (dense * slow + head) / read,
-        draft_ms=1e3 * _draft_s(shape, stack, parts, one, streams, slow),
-        collectives_ms=1e3 * _collectives_s(shape, stack, streams * rows),
-        engram_ms=0.0
-        if stack.engram_hidden or not config.engram_layer_ids
-        else constant("engram_exposed_ms"),
-        index_ms=1e3 * _index_s(shape, stack, streams * rows),
-        rows_ms=known.row_cost_ms * streams * rows,
-        overhead_ms=known.step_overhead_ms,
+        experts_ms=1e3 * experts,
+        expert_wait_ms=1e3 * experts * (group_imbalance(touched, stack.ep, config.n_routed_experts) - 1),
+        dense_ms=1e3
+        * (slow * dense_s(work.dense_read, work.dense_weights, rows, known) + head_s(work, rows, known)),
+        draft_ms=1e3 * _draft_s(shape, stack, work, streams, slow, known),
+        collectives_ms=1e3 * _collectives_s(shape, stack, rows),
+        engram_ms=_engram_ms(shape, stack, rows),
+        index_ms=1e3 * _index_s(shape, stack, rows, known),
+        kv_ms=1e3 * rows * _kv_row_bytes(shape, stack) / read_bytes_per_s(),
     )
-
-
-def _wo_a(size: int, stack: Stack) -> float:
-    """`rank_part_bytes` counts it as BF16, as SGLang holds it."""
-    return size if stack.wo_a_bf16 else size / 2
 
 
 def _collectives_s(shape: ModelShape, stack: Stack, rows: float) -> float:
@@ -119,32 +109,46 @@ def _collectives_s(shape: ModelShape, stack: Stack, rows: float) -> float:
     return total
 
 
-def _index_s(shape: ModelShape, stack: Stack, rows: float) -> float:
-    """Keys that are read, and slots and scores that are written and read again,
-    of every row and index layer."""
+def _engram_ms(shape: ModelShape, stack: Stack, rows: float) -> float:
+    """Published gaps of a step that waits for its rows from NVMe."""
+    if stack.engram_hidden or not shape.config.engram_layer_ids:
+        return 0.0
+    return interpolate(table("engram_gap"), rows)
+
+
+def _index_s(shape: ModelShape, stack: Stack, rows: float, known: Fitted) -> float:
+    """Live positions are scored at the speed that prompts show; a capacity costs slots and scores that are
+    written and read, of every row and index layer."""
+    encoder = index_layers(shape, below=constant("encoder_layers"))
+    if not encoder:
+        return 0.0
+    layers = index_layers(shape)
+    scored = rows * stack.live_tokens * layers * 1e-9 * known.index_pair_ns / encoder
+    return scored + rows * stack.index_capacity_tokens * layers * _SLOT_AND_SCORE_BYTES / read_bytes_per_s()
+
+
+def _kv_row_bytes(shape: ModelShape, stack: Stack) -> float:
+    """Slots that one row reads: the window in every layer, the selected ones in layers with compressed KV."""
     config = shape.config
-    key = config.index_head_dim / 2 + config.index_head_dim / 32
-    positions = sum(
-        stack.index_tokens / max(1, config.compress_ratios[layer]) for layer in config.index_source_layer_ids
-    )
-    return positions * rows * (key + 2 * _SLOT_AND_SCORE_BYTES) / (constant("memory_read_gb_s") * 1e9)
+    window = config.num_hidden_layers * config.sliding_window * window_slot_bytes(config, stack.kv_layout)
+    if not config.kv_source_layer_ids:
+        return window
+    layers = sum(ratio > 0 for ratio in config.compress_ratios[: config.num_hidden_layers])
+    return window + layers * constant("index_topk") * slot_bytes(config, kv_layout=stack.kv_layout)
 
 
 def _draft_s(
-    shape: ModelShape, stack: Stack, parts: Mapping[Part, int], one: float, streams: int, slow: float
+    shape: ModelShape, stack: Stack, work: RankWork, streams: int, slow: float, known: Fitted
 ) -> float:
-    """The stages' dense weights and experts, half of the Markov tables' bytes (one of two is looked up by
-    row), and the output head once more."""
+    """Dense weights and experts of the stages, and the output head once more."""
     config = shape.config
     stages = config.num_nextn_predict_layers
     if not stages or not stack.block:
         return 0.0
-    read = constant("memory_read_gb_s") * 1e9
-    markov_rows = config.vocab_size * config.dspark_markov_rank * _ACTIVATION_BYTES
-    dense = sum(parts[part] for part in _DRAFT_DENSE) + _wo_a(parts[Part.DRAFT_WO_A], stack) - markov_rows
-    strangers = streams * (1 + stack.block) / 2
-    touched = distinct_experts(
-        config.dspark_n_routed_experts, int(constant("draft_experts_per_token")), strangers
+    rows, per_row = streams * (1 + stack.block), constant("draft_experts_per_token")
+    touched = distinct_experts(config.dspark_n_routed_experts, per_row, rows, skew=known.expert_skew)
+    return (
+        slow * dense_s(work.draft_read, work.draft_weights, rows, known)
+        + head_s(work, rows, known, fp8=stack.fp8_draft_head)
+        + experts_s(work, stages, touched, rows, per_row, known)
     )
-    head = parts[Part.VOCABULARY] / 2 * (0.5 if stack.fp8_draft_head else 1.0)
-    return (dense * slow + head + stages * touched * one) / read

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from launcher.fit.model_shape import ModelShape, expert_bytes
-from launcher.fit.rank_weights import plan_split, rank_part_bytes
-from launcher.fit.weight_classes import Part
+from launcher.fit.model_shape import BLOCK, ModelShape
 from launcher.performance.collectives import gather_s, large_allreduce_s
 from launcher.performance.constants import Fitted, constant
-from launcher.performance.experts import distinct_experts
+from launcher.performance.rank_work import RankWork, busy_s, dense_s, experts_s, rank_work, touched_experts
 from launcher.performance.stack import Stack
 
 _ACTIVATION_BYTES = 2
 _COLLECTIVES_PER_LAYER = 2
-# Heads of one rank that `prefill_head_us` is counted in: sixteen is TP4.
-_HEADS_UNIT = 16
-_DENSE = (Part.ATTENTION, Part.WO_A, Part.SHARED, Part.REPLICATED)
+_MHC_CALLS_PER_LAYER = 2
+# Rows and residual width of the published mHC times (hidden 5120, four copies).
+_MHC_ROWS, _MHC_WIDTH = 4096, 4 * 5120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +24,15 @@ class PrefillTime:
     """Seconds of each item for the whole prompt."""
 
     experts_s: float
-    dense_read_s: float
-    tokens_s: float
+    dense_s: float
+    attention_s: float
+    mhc_s: float
     collectives_s: float
     engram_read_s: float
     engram_exchange_s: float
     index_s: float
     tail_s: float
+    overhead_s: float
 
     @property
     def total_s(self) -> float:
@@ -43,33 +44,32 @@ class PrefillTime:
 
 def prefill(shape: ModelShape, stack: Stack, known: Fitted, *, prompt_tokens: int) -> PrefillTime:
     """One prompt alone on the machine, nothing of it cached."""
-    config = shape.config
-    read = constant("memory_read_gb_s") * 1e9
-    split = plan_split(config, tp=stack.tp, ep=stack.ep, heads=stack.heads, expert_width=stack.expert_width)
-    parts = rank_part_bytes(shape, split)
+    config, work = shape.config, rank_work(shape, stack)
     layers = _encoder_layers(shape)
     share = layers / config.num_hidden_layers
-    num_chunks = prompt_tokens / stack.chunk_tokens
-    # A chunk reads every expert once, or computes: the longer of the two.
-    one = expert_bytes(config, split.expert_width) / stack.ep
-    touched = distinct_experts(
-        config.n_routed_experts, int(constant("experts_per_token")), min(stack.chunk_tokens, prompt_tokens)
-    )
-    read_s = layers * touched * one / read
-    flops = layers * constant("experts_per_token") * 3 * 2 * config.moe_intermediate_size * config.hidden_size
-    compute_s = stack.chunk_tokens * flops / stack.tp / (known.prefill_expert_tflops * 1e12)
+    chunk = min(stack.chunk_tokens, prompt_tokens)
+    num_chunks = prompt_tokens / chunk
+    # Per-token work that every rank repeats; with sequence parallelism each rank has 1 / TP of the rows.
+    row_split = stack.tp if stack.sequence_parallel else 1
+    touched = touched_experts(shape, chunk, known, one_text=True)
     message = prompt_tokens * config.hidden_size * _ACTIVATION_BYTES
     return PrefillTime(
-        experts_s=num_chunks * max(read_s, compute_s),
-        dense_read_s=num_chunks * share * sum(parts[part] for part in _DENSE) / read,
-        tokens_s=1e-6 * prompt_tokens * share_of_layers(shape) * _token_us(stack, known),
+        experts_s=num_chunks * experts_s(work, layers, touched, chunk, constant("experts_per_token"), known),
+        dense_s=num_chunks
+        * share
+        * dense_s(work.dense_read, work.sharded_weights + work.replicated / row_split, chunk, known),
+        attention_s=busy_s(
+            0, prompt_tokens * layers * _attention_operations(shape, stack), known.kernel_tflops
+        ),
+        mhc_s=prompt_tokens * layers * _mhc_row_s(shape, stack) / row_split,
         collectives_s=layers * _COLLECTIVES_PER_LAYER * large_allreduce_s(stack.tp, message),
         engram_read_s=_engram_rows(shape, stack, prompt_tokens)
         * stack.engram_read_share
         / constant("nvme_rows_per_s"),
         engram_exchange_s=_engram_exchange_s(shape, stack, prompt_tokens),
-        index_s=_index_s(stack, known, prompt_tokens),
-        tail_s=_tail_s(shape, stack, one, parts) + known.prompt_overhead_s,
+        index_s=_index_s(shape, stack, known, prompt_tokens),
+        tail_s=_tail_s(shape, work, known),
+        overhead_s=known.prompt_overhead_s,
     )
 
 
@@ -78,16 +78,21 @@ def _encoder_layers(shape: ModelShape) -> float:
     return constant("encoder_layers") if shape.config.engram_layer_ids else shape.config.num_hidden_layers
 
 
-def share_of_layers(shape: ModelShape) -> float:
-    """Layers against the twenty that the fitted time of a token is for."""
-    return _encoder_layers(shape) / constant("encoder_layers")
+def _attention_operations(shape: ModelShape, stack: Stack) -> float:
+    """Of one token and layer on one rank: scores and values over the window and the selected positions."""
+    config = shape.config
+    selected = constant("index_topk") if config.kv_source_layer_ids else 0
+    # Prefill kernels have 8, 16, 32, 64 or 128 heads: 24 become 32.
+    heads = 8 << max(0, math.ceil(math.log2(stack.heads / stack.tp / 8)))
+    return heads * (config.sliding_window + selected) * 2 * 2 * config.head_dim
 
 
-def _token_us(stack: Stack, known: Fitted) -> float:
-    """What every token costs beside experts: replicated work, split by rows with sequence parallelism, and
-    work of the rank's heads."""
-    replicated = known.prefill_token_us / (stack.tp if stack.sequence_parallel else 1)
-    return replicated + known.prefill_head_us * stack.heads / stack.tp / _HEADS_UNIT
+def _mhc_row_s(shape: ModelShape, stack: Stack) -> float:
+    """Statistics of the residual's copies, of one token and layer: published times, by width."""
+    config = shape.config
+    call = constant("mhc_fused_call_ms_at_4096_rows" if stack.fused_mhc else "mhc_call_ms_at_4096_rows")
+    width = config.hc_mult * config.hidden_size / _MHC_WIDTH
+    return 1e-3 * call / _MHC_ROWS * width * _MHC_CALLS_PER_LAYER
 
 
 def _engram_rows(shape: ModelShape, stack: Stack, tokens: int) -> float:
@@ -103,25 +108,25 @@ def _engram_exchange_s(shape: ModelShape, stack: Stack, tokens: int) -> float:
     values = (config.engram_max_ngram_size - 1) * config.engram_n_heads * config.engram_head_dim
     layers = len(config.engram_layer_ids)
     if stack.engram_fp8_gather:
-        return layers * gather_s(stack.tp, tokens * (values + values / 32))
+        return layers * gather_s(stack.tp, tokens * values * (1 + 1 / BLOCK))
     return layers * large_allreduce_s(stack.tp, tokens * values * _ACTIVATION_BYTES)
 
 
-def _index_s(stack: Stack, known: Fitted, prompt_tokens: int) -> float:
+def _index_s(shape: ModelShape, stack: Stack, known: Fitted, prompt_tokens: int) -> float:
     """Every token is scored against all before it:
     tokens squared over two, on every rank unless rows are split."""
+    if not shape.config.index_source_layer_ids:
+        return 0.0
     pairs = prompt_tokens**2 / 2
     splits = stack.prefill_split_rows and prompt_tokens >= constant("indexer_split_ranks_from_tokens")
     return 1e-9 * known.index_pair_ns * pairs / (stack.tp if splits else 1)
 
 
-def _tail_s(shape: ModelShape, stack: Stack, one: float, parts: Mapping[Part, int]) -> float:
-    """The decoder layers on the prompt's last tokens: nearly all experts are read for few tokens."""
+def _tail_s(shape: ModelShape, work: RankWork, known: Fitted) -> float:
+    """The decoder layers on the prompt's last tokens: many experts are read for few tokens."""
     config = shape.config
     layers = config.num_hidden_layers - _encoder_layers(shape)
-    read = constant("memory_read_gb_s") * 1e9
-    touched = distinct_experts(
-        config.n_routed_experts, int(constant("experts_per_token")), constant("decoder_tail_tokens")
-    )
-    dense = sum(parts[part] for part in _DENSE) * layers / config.num_hidden_layers
-    return (layers * touched * one + dense) / read
+    rows = constant("decoder_tail_tokens")
+    touched = touched_experts(shape, rows, known, one_text=True)
+    dense = dense_s(work.dense_read, work.dense_weights, rows, known) * layers / config.num_hidden_layers
+    return experts_s(work, layers, touched, rows, constant("experts_per_token"), known) + dense

@@ -4,15 +4,17 @@ predicted with an error, or listed with the reason why not."""
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
-from launcher.fit.model_shape import shipped_shape
+from launcher.fit.model_shape import ModelShape, shipped_shape
 from launcher.performance.constants import Fitted, fitted, read_data
-from launcher.performance.decode_step import decode_step
+from launcher.performance.decode_step import StepTime, decode_step, verify_rows
 from launcher.performance.prefill import prefill
+from launcher.performance.rank_work import head_s, rank_work
 from launcher.performance.stack import Stack
 
 BAR = 0.15
@@ -20,7 +22,9 @@ BAR = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """`role`: fit (a parameter was fitted on it), held_out, or not_predicted (then `reason`)."""
+    """`role`: fit (a parameter was fitted on it), held_out, or not_predicted (then `reason`). `left_out`, of
+    a fitted row: what parameters predict that were found without it. `missed`: why a row lies outside the
+    bar, as far as that can be told."""
 
     id: str
     what: str
@@ -29,8 +33,9 @@ class Compared:
     source: str
     role: str
     predicted: float | None = None
+    left_out: float | None = None
     reason: str = ""
-    note: str = ""
+    missed: str = ""
 
     @property
     def error(self) -> float | None:
@@ -38,6 +43,12 @@ class Compared:
         if self.predicted is None or isinstance(self.published, str):
             return None
         return self.predicted / self.published - 1
+
+    @property
+    def left_out_error(self) -> float | None:
+        if self.left_out is None or isinstance(self.published, str):
+            return None
+        return self.left_out / self.published - 1
 
     @property
     def is_within_bar(self) -> bool:
@@ -53,66 +64,149 @@ def published_rows() -> list[dict[str, Any]]:
     return list(_document()["rows"])
 
 
+@cache
+def _stack(name: str, changes: tuple[tuple[str, Any], ...]) -> Stack:
+    return Stack(**{**_document()["stacks"][name], **dict(changes)})
+
+
 def stack_of(row: dict[str, Any]) -> Stack:
     changes = dict(row.get("stack_changes", {}))
     if row.get("one_prompt"):
-        changes["one_prompt"] = True
-    return Stack(**{**_document()["stacks"][row["stack"]], **changes})
+        changes["texts"] = "one_prompt"
+    return _stack(row["stack"], tuple(changes.items()))
 
 
-def compare_all(known: Fitted | None = None) -> tuple[Compared, ...]:
+def compare_all() -> tuple[Compared, ...]:
     """Every row of the data file, in its order."""
-    return tuple(compare(row, known or fitted()) for row in published_rows())
+    left_out = dict(read_data("fitted.json")["left_out"])  # type: ignore[call-overload]
+    return tuple(compare(row, fitted(), left_out.get(row["id"])) for row in published_rows())
 
 
-def compare(row: dict[str, Any], known: Fitted) -> Compared:
+def compare(row: dict[str, Any], known: Fitted, left_out: float | None = None) -> Compared:
     common = {name: row[name] for name in ("id", "what", "unit", "published", "source", "role")}
     if row["kind"] == "not_predicted":
         return Compared(**common, reason=row["reason"])
-    series = row["id"].rpartition("-c")[0]
-    note = "its series contradicts itself" if row["kind"] == "scaling" and _contradicts_itself(series) else ""
-    return Compared(**common, predicted=predict(row, known), note=note)
-
-
-def _contradicts_itself(series: str) -> bool:
-    """True when doubling the streams later multiplies the speed by over a tenth more than it did before: with
-    one prompt and one acceptance the gain of a doubling can only fall."""
-    own = [
-        row
-        for row in published_rows()
-        if row["kind"] == "scaling" and row["id"].rpartition("-c")[0] == series
-    ]
-    points = [(1, own[0]["one_stream"]), *((row["streams"], row["published"]) for row in own)]
-    gains = [
-        (later[1] / earlier[1]) ** (1 / math.log2(later[0] / earlier[0]))
-        for earlier, later in pairwise(points)
-    ]
-    return any(after > 1.1 * before for before, after in pairwise(gains))
+    return Compared(**common, predicted=predict(row, known), left_out=left_out, missed=row.get("missed", ""))
 
 
 def predict(row: dict[str, Any], known: Fitted) -> float:
-    shape, stack = shipped_shape("v41-flash"), stack_of(row)
-    if row["kind"] == "prefill":
-        return float(
-            row["prompt_tokens"] / prefill(shape, stack, known, prompt_tokens=row["prompt_tokens"]).total_s
-        )
-    tokens, streams = float(row["tokens_per_step"]), int(row["streams"])
+    return _KINDS[row["kind"]](row, known, shipped_shape("v41-flash"))
 
-    def step_ms(count: int) -> float:
-        return decode_step(
-            shape,
-            stack,
-            known,
-            streams=count,
-            tokens_per_step=tokens,
-            planned_rows=row.get("planned_rows"),
-        ).total_ms
 
-    if row["kind"] == "collectives":
-        step = decode_step(shape, stack, known, streams=streams, tokens_per_step=tokens)
-        return step.collectives_ms + step.expert_wait_ms
-    if row["kind"] == "scaling":
-        groups = int(row.get("groups", 1))
-        return float(row["one_stream"] * streams * step_ms(1) / step_ms(-(-streams // groups)))
-    step_time = step_ms(streams)
-    return step_time if row["kind"] == "step" else 1000 * tokens * streams / step_time
+def _step(
+    row: dict[str, Any],
+    known: Fitted,
+    shape: ModelShape,
+    stack: Stack | None = None,
+    streams: int | None = None,
+) -> StepTime:
+    return decode_step(
+        shape,
+        stack or stack_of(row),
+        known,
+        streams=streams or int(row["streams"]),
+        tokens_per_step=float(row["tokens_per_step"]),
+        planned_rows=row.get("planned_rows"),
+    )
+
+
+def _step_ms(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
+    return _step(row, known, shape).total_ms
+
+
+def _rate(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
+    return float(1000 * row["tokens_per_step"] * row["streams"] / _step(row, known, shape).total_ms)
+
+
+def _collectives_ms(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
+    step = _step(row, known, shape)
+    return step.collectives_ms + step.expert_wait_ms
+
+
+def _without_experts_ms(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
+    step = _step(row, known, shape)
+    return step.total_ms - step.experts_ms
+
+
+def _ratio(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
+    other = _stack(row["stack"], tuple(row["over_stack_changes"].items()))
+    return _step(row, known, shape).total_ms / _step(row, known, shape, other).total_ms
+
+
+def _prefill_ratio(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
+    other = {**row, "stack_changes": row["over_stack_changes"]}
+    return _prefill_s(other, known, shape) / _prefill_s(row, known, shape)
+
+
+def _capped_row_ms(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
+    """Time that each row saves that the cap takes out of the block."""
+    stack = stack_of(row)
+    full = _stack(row["stack"], (("verify", "full"),))
+    live = verify_rows(stack, row["tokens_per_step"], known, None)[1]
+    saved = _step(row, known, shape, full).total_ms - _step(row, known, shape).total_ms
+    return saved / (stack.block + 1 - live)
+
+
+def _draft_head_ms(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
+    stack = stack_of(row)
+    rows = row["streams"] * (1 + stack.block)
+    return 1e3 * head_s(rank_work(shape, stack), rows, known, fp8=stack.fp8_draft_head)
+
+
+def _prefill_rate(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
+    return float(row["prompt_tokens"] / _prefill_s(row, known, shape))
+
+
+def _prefill_s(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
+    return prefill(shape, stack_of(row), known, prompt_tokens=row["prompt_tokens"]).total_s
+
+
+def _interleaved_s(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
+    """First token of a cold prompt with decode rounds of other streams after each of its chunks."""
+    rounds = math.ceil(int(row["prompt_tokens"]) / stack_of(row).chunk_tokens) * int(row["rounds"])
+    return _prefill_s(row, known, shape) + rounds * _step(row, known, shape).total_ms / 1e3
+
+
+def _series(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
+    """Streams of one series have one acceptance, which is not published. The other rows of the series give
+    it: the median of their published speed over streams per step time. So one odd row spoils no other."""
+    others = [
+        other["published"] / _relative_speed(other, known, shape)
+        for other in series_rows(row["series"])
+        if other["id"] != row["id"]
+    ]
+    return float(statistics.median(others)) * _relative_speed(row, known, shape)
+
+
+def series_rows(series: str) -> list[dict[str, Any]]:
+    return _by_series()[series]
+
+
+@cache
+def _by_series() -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in published_rows():
+        if row["kind"] == "series":
+            found.setdefault(row["series"], []).append(row)
+    return found
+
+
+def _relative_speed(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
+    streams = int(row["streams"])
+    per_group = -(-streams // int(row.get("groups", 1)))
+    return float(streams / _step(row, known, shape, streams=per_group).total_ms)
+
+
+_KINDS: dict[str, Callable[[dict[str, Any], Fitted, ModelShape], float]] = {
+    "step": _step_ms,
+    "rate": _rate,
+    "collectives": _collectives_ms,
+    "without_experts": _without_experts_ms,
+    "ratio": _ratio,
+    "prefill_ratio": _prefill_ratio,
+    "capped_row": _capped_row_ms,
+    "draft_head": _draft_head_ms,
+    "prefill": _prefill_rate,
+    "interleaved": _interleaved_s,
+    "series": _series,
+}

@@ -9,7 +9,8 @@ from launcher.errors import UsageError
 from launcher.fit.choose_chunk import with_chosen_chunk
 from launcher.fit.model_config import ModelConfig
 from launcher.fit.model_shape import ModelShape, derive_part_bytes, shipped_shape
-from launcher.performance.changes import CODE, LIVE_TOKENS, PROSE
+from launcher.performance.acceptance import CODE, PROSE, tokens_with_block
+from launcher.performance.changes import LIVE_TOKENS
 from launcher.performance.constants import Fitted, fitted
 from launcher.performance.decode_step import StepTime, decode_step
 from launcher.performance.prefill import PrefillTime, prefill
@@ -17,11 +18,10 @@ from launcher.performance.stack import Stack
 from launcher.recipe import Recipe
 from launcher.recipe_rules import is_v41
 
-_COLLECTIVE = {1: "nccl_pair", 2: "nccl_pair", 3: "nccl_triangle", 4: "nccl_four"}
+_COLLECTIVE = {1: "nccl_pair", 2: "nccl_pair", 3: "nccl_triangle", 4: "nccl_switch"}
 _HEADS_PER_GROUP = 8
 _PROMPTS = (4096, 32768, 93000, 262144)
 DEFAULT_CHUNK = 8192
-_PUBLISHED_BLOCK = 5  # of PROSE and CODE
 
 # Class defaults of SGLang 0.5.23 (srt/configs/deepseek_v4.py), which are V4-Flash's; its compressors and
 # indexers are left out. No config.json of it was read.
@@ -111,7 +111,8 @@ def stack_of(recipe: Recipe, shape: ModelShape) -> Stack:
         engram_read_share=1.0 if engram.residence == "nvme" and not engram.lookahead_gib else 0.0,
         chunk_tokens=chunk if isinstance(chunk, int) and chunk > 0 else DEFAULT_CHUNK,
         sequence_parallel=parallel.sequence_parallel == "prefill",
-        index_tokens=LIVE_TOKENS if shape.config.index_source_layer_ids else 0,
+        kv_layout="v41" if extensions.kv_layout == "v41" else "v4",
+        live_tokens=LIVE_TOKENS,
     )
 
 
@@ -150,18 +151,6 @@ def recipe_speed(recipe: Recipe, known: Fitted | None = None) -> RecipeSpeed:
         short_wait_s=_short_wait_s(recipe, shape, stack, parameters, decode[0].step.total_ms),
         long_wait_s=longest,
     )
-
-
-def tokens_with_block(tokens_with_five: float, block: int) -> float:
-    """Tokens per step of another block, each draft token having the same chance after the one before it."""
-    least, most = 0.0, 1.0
-    while most - least > 1e-9:
-        chance = (least + most) / 2
-        if sum(chance**index for index in range(_PUBLISHED_BLOCK + 1)) < tokens_with_five:
-            least = chance
-        else:
-            most = chance
-    return sum(most**index for index in range(block + 1))
 
 
 def _short_wait_s(

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
-from launcher.performance.changes import Worth, worth_of_changes
+from launcher.performance.changes import worth_of_changes
 from launcher.performance.constants import FITTED_NAMES, fitted, read_data
-from launcher.performance.published import BAR, Compared, compare_all
+from launcher.performance.engram_wait import engram_waits
+from launcher.performance.expert_formats import worth_of_formats
+from launcher.performance.published import BAR, Compared, compare_all, published_rows
 from launcher.performance.recipe_speed import RecipeSpeed
+from launcher.performance.sharing import sharing_of_series
 
 Table = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
+NOT_RUN = "estimate, not run"
 
 
 def published_table() -> Table:
-    head = ("row", "published", "predicted", "error", "role", "source")
+    head = ("row", "published", "predicted", "error", "found without it", "role", "source")
     rows = [
         (
             item.what,
             f"{item.published:,} {item.unit}",
-            f"{item.predicted:,.1f}",
-            f"{item.error:+.1%}" + _missed(item),
+            _figure(item.predicted),
+            f"{item.error:+.1%}" + ("" if item.is_within_bar else " (missed)"),
+            "" if item.left_out_error is None else f"{item.left_out_error:+.1%}",
             item.role.replace("_", " "),
             item.source,
         )
@@ -30,10 +36,18 @@ def published_table() -> Table:
     return head, rows
 
 
-def _missed(item: Compared) -> str:
-    if item.is_within_bar:
-        return ""
-    return f" (missed; {item.note})" if item.note else " (missed)"
+def _figure(value: float) -> str:
+    return f"{value:,.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def missed_table() -> Table:
+    head = ("row", "error", "why, as far as that can be told")
+    rows = [
+        (item.what, f"{item.error:+.1%}", item.missed)
+        for item in compare_all()
+        if item.error is not None and not item.is_within_bar
+    ]
+    return head, rows
 
 
 def not_predicted_table() -> Table:
@@ -46,8 +60,24 @@ def not_predicted_table() -> Table:
     return head, rows
 
 
+def sharing_table() -> Table:
+    head = ("series", "streams", "published gain", "different texts", "one prompt", "equal replies")
+    rows = [
+        (
+            item.what,
+            f"{item.streams[0]} to {item.streams[1]}",
+            f"{item.published:.2f}",
+            f"{item.different:.2f}",
+            f"{item.one_prompt:.2f}",
+            f"{item.alike:.2f}",
+        )
+        for item in sharing_of_series()
+    ]
+    return head, rows
+
+
 def changes_table() -> Table:
-    head = ("change", "Sparks", "case", "without", "with", "speed", "evidence")
+    head = ("change", "Sparks", "case", "without", "with", "gain", "from", "evidence")
     rows = [
         (
             item.change,
@@ -56,9 +86,56 @@ def changes_table() -> Table:
             f"{item.without:,.1f} {item.unit}",
             f"{item.with_change:,.1f}",
             f"{item.gain:+.1%}",
-            "not run",
+            ", ".join(f"{name} {value:+.2f}" for name, value in item.terms.items()),
+            NOT_RUN,
         )
         for item in worth_of_changes()
+    ]
+    return head, rows
+
+
+def formats_table() -> Table:
+    head = ("experts", "bits", "Sparks", "weights of a rank", "fit", "step, prose, 1 stream", "evidence")
+    rows = [
+        (
+            item.format,
+            f"{item.bits:.2f}",
+            str(item.sparks),
+            f"{item.weights_gib:.1f} GiB",
+            "yes" if item.fits else "no",
+            "" if item.step_ms is None else f"{item.step_ms:.1f} ms",
+            NOT_RUN,
+        )
+        for item in worth_of_formats()
+    ]
+    return head, rows
+
+
+def engram_table() -> Table:
+    head = (
+        "Sparks",
+        "streams",
+        "layer",
+        "step",
+        "reads of a node",
+        "read by",
+        "slack",
+        "exposed",
+        "evidence",
+    )
+    rows = [
+        (
+            str(item.sparks),
+            str(item.streams),
+            str(item.layer),
+            f"{item.step_ms:.1f} ms",
+            f"{item.reads:.0f}",
+            f"{item.read_ms:.2f} ms",
+            f"{item.slack_ms:.2f} ms",
+            f"{item.exposed_ms:.2f} ms",
+            NOT_RUN,
+        )
+        for item in engram_waits()
     ]
     return head, rows
 
@@ -69,21 +146,34 @@ def parameters_table() -> Table:
 
 
 def summary_lines() -> list[str]:
-    """How many rows landed, fitted and held out apart, by kind and number of Sparks."""
+    """Rows that landed: held out, fitted, and fitted ones by parameters that were found without them."""
     compared = compare_all()
     lines = []
     for role in ("held_out", "fit"):
         own = [item for item in compared if item.role == role]
         inside = sum(item.is_within_bar for item in own)
         lines.append(f"{role.replace('_', ' ')}: {inside} of {len(own)} rows within {BAR:.0%}")
-        consistent = [item for item in own if not item.note]
-        if len(consistent) < len(own):
-            inside = sum(item.is_within_bar for item in consistent)
-            lines.append(f"of them without series that contradict themselves: {inside} of {len(consistent)}")
+    alone = [item.left_out_error for item in compared if item.left_out_error is not None]
+    inside = sum(abs(error) <= BAR for error in alone)
+    lines.append(f"fit, each by parameters found without it: {inside} of {len(alone)}")
+    for stack, errors in without_stack().items():
+        inside = sum(abs(error) <= BAR for error in errors)
+        lines.append(f"fit, without any row of build {stack}: {inside} of {len(errors)}")
     lines.append(
         f"not predicted: {sum(item.role == 'not_predicted' for item in compared)} rows, each with its reason"
     )
     return lines
+
+
+def without_stack() -> dict[str, list[float]]:
+    """Build -> errors of its fitted rows by parameters that were found without any of them."""
+    rows = {row["id"]: row for row in published_rows()}
+    found = read_data("fitted.json")["without_stack"]
+    assert isinstance(found, dict)
+    return {
+        stack: [value / rows[row_id]["published"] - 1 for row_id, value in own.items()]
+        for stack, own in found.items()
+    }
 
 
 def recipe_table(speed: RecipeSpeed) -> Table:
@@ -120,38 +210,48 @@ def waiting_line(speed: RecipeSpeed) -> str:
 
 
 def published_document() -> dict[str, object]:
+    found = read_data("fitted.json")
     return {
         "bar": BAR,
-        "fitted": {"rows": read_data("fitted.json")["rows"], "parameters": asdict(fitted())},
+        "fitted": {name: found[name] for name in ("rows", "parameters", "left_out", "without_stack")},
         "rows": [_row_document(item) for item in compare_all()],
+        "sharing": [_rounded(asdict(item)) for item in sharing_of_series()],
     }
 
 
 def _row_document(item: Compared) -> dict[str, object]:
-    error = item.error
+    errors = {"error": item.error, "left_out_error": item.left_out_error}
     return asdict(item) | {
         "predicted": None if item.predicted is None else round(item.predicted, 3),
-        "error": None if error is None else round(error, 4),
+        **{name: None if value is None else round(value, 4) for name, value in errors.items()},
     }
 
 
-def changes_document(rows: Sequence[Worth] | None = None) -> list[dict[str, object]]:
-    return [
-        asdict(item)
-        | {
-            "without": round(item.without, 3),
-            "with_change": round(item.with_change, 3),
-            "gain": round(item.gain, 4),
-            "evidence": "not run",
-        }
-        for item in (rows or worth_of_changes())
-    ]
+def changes_document() -> dict[str, object]:
+    """What changes, other expert formats and Engram's reads should be worth or cost; none of it was run."""
+    return {
+        "evidence": NOT_RUN,
+        "changes": [_rounded(asdict(item) | {"gain": item.gain}) for item in worth_of_changes()],
+        "expert_formats": [_rounded(asdict(item)) for item in worth_of_formats()],
+        "engram": [_rounded(asdict(item) | {"exposed_ms": item.exposed_ms}) for item in engram_waits()],
+    }
+
+
+def _rounded(document: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _rounded(value)
+        if isinstance(value, dict)
+        else round(value, 4)
+        if isinstance(value, float)
+        else value
+        for name, value in document.items()
+    }
 
 
 def recipe_document(speed: RecipeSpeed) -> dict[str, object]:
     return {
         "recipe": speed.recipe,
-        "evidence": "not run",
+        "evidence": NOT_RUN,
         "groups": speed.groups,
         "stack": asdict(speed.stack),
         "decode": [

@@ -1,8 +1,9 @@
-"""The paper model: its parts, its published rows, its page. No figure here was measured by this project."""
+"""The paper model: its parts, its published rows, its pages. No figure here was measured by this project."""
 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,26 +13,39 @@ from launcher.cli.app import app
 from launcher.compose_recipe import load_recipe
 from launcher.errors import UsageError
 from launcher.fit.model_shape import shipped_shape
-from launcher.performance.changes import worth_of_changes
+from launcher.performance.acceptance import tokens_of_rows, tokens_with_block
+from launcher.performance.changes import Worth, worth_of_changes
 from launcher.performance.collectives import gather_s, large_allreduce_s, small_allreduce_s
 from launcher.performance.constants import FITTED_NAMES, constant, fitted, read_data
 from launcher.performance.decode_step import decode_step
-from launcher.performance.experts import distinct_experts, group_imbalance
+from launcher.performance.engram_wait import engram_waits
+from launcher.performance.expert_formats import worth_of_formats
+from launcher.performance.experts import distinct_experts, draw_chances, group_imbalance
 from launcher.performance.prefill import prefill
 from launcher.performance.published import BAR, compare_all, published_rows
-from launcher.performance.recipe_speed import recipe_speed, tokens_with_block
+from launcher.performance.recipe_speed import recipe_speed
+from launcher.performance.sharing import sharing_of_series
 from launcher.performance.stack import Stack
-from tests.launcher.performance.find_parameters import BOUNDS, misfit
-from tests.launcher.performance.write_tables import DOCUMENT, PARTS, RESULTS, documents, part_of
+from launcher.performance.tables import without_stack
+from tests.launcher.performance.find_parameters import (
+    BOUNDS,
+    find_parameters,
+    fit_rows,
+    least_squares,
+    misfit,
+    predicted_without,
+)
+from tests.launcher.performance.write_tables import PARTS, RESULTS, documents, part_of
 
 # What the model misses by more than 15 %, all of them: a row that comes or goes fails the test.
 MISSED = {
-    "tp3-0924-c4", "tp4-ep2-nccl", "tp4-ep2-oneshot", "tp4-v2.2-prose-c16", "tp4-v2.2-structured-c2",
-    "tp4-v2.2-structured-c4", "tp4-v2.2-structured-c8", "tp4-v2.2-structured-c16", "tp4-v2.2-json-c4",
-    "tp4-v2.2-json-c8", "tp4-v2.2-json-c16", "2x-tp4-prose-c4", "2x-tp4-prose-c16", "2x-tp4-prose-c32",
-    "rhys-code-c8", "saolence-c2", "saolence-c4", "tp4-profile-6", "tp3-prefill-4096",
+    "tp4-running-5", "tp4-capped-row", "tp3-0924-c1", "tp3-0924-c4", "tp4-v2.2-structured-c1",
+    "tp4-v2.2-structured-c8", "tp4-v2.2-structured-c16", "tp4-v2.2-json-c1", "tp4-v2.2-json-c2",
+    "tp4-v2.2-json-c8", "tp4-v2.2-json-c16", "2x-tp4-prose-c4", "rhys-code-c1", "rhys-code-c8",
+    "saolence-c1", "saolence-c2", "tp3-prefill-4096",
 }  # fmt: skip
 COMPARED = compare_all()
+ROWS = {row["id"]: row for row in published_rows()}
 
 
 def test_every_published_row_is_compared_or_has_its_reason() -> None:
@@ -44,26 +58,46 @@ def test_every_published_row_is_compared_or_has_its_reason() -> None:
             assert item.error is not None and item.role in ("fit", "held_out")
 
 
-def test_steps_and_rates_of_three_and_four_sparks_land_within_the_bar() -> None:
-    """The rows the model is for: step times, and rates whose acceptance is published."""
-    rows = {row["id"]: row for row in published_rows()}
-    main = [item for item in COMPARED if rows[item.id]["kind"] in ("step", "rate")]
-    assert {item.id for item in main if not item.is_within_bar} == {"tp4-profile-6"}
-    assert len([item for item in main if item.role == "held_out"]) >= 18
+@pytest.mark.parametrize(
+    ("kinds", "missed"),
+    [
+        (("step", "rate"), {"tp4-running-5"}),
+        (("prefill", "prefill_ratio", "interleaved"), {"tp3-prefill-4096"}),
+        (("collectives", "ratio", "draft_head", "without_experts"), set()),
+    ],
+)
+def test_rows_whose_conditions_are_published_land_within_the_bar(
+    kinds: tuple[str, ...], missed: set[str]
+) -> None:
+    """Step times, prompts and collectives of three and four Sparks: what the model is for."""
+    own = [item for item in COMPARED if ROWS[item.id]["kind"] in kinds]
+    assert {item.id for item in own if not item.is_within_bar} == missed
+    assert len([item for item in own if item.role == "held_out"]) >= 9
+    assert {ROWS[item.id]["stack"][:3] for item in own} == {"tp3", "tp4"}
 
 
-def test_all_misses_are_known() -> None:
+def test_all_misses_are_known_and_explained() -> None:
     assert {item.id for item in COMPARED if item.error is not None and not item.is_within_bar} == MISSED
+    assert {item.id for item in COMPARED if item.missed} == MISSED
     held_out = [item for item in COMPARED if item.role == "held_out"]
-    assert sum(item.is_within_bar for item in held_out) / len(held_out) > 0.75
-    assert all(item.is_within_bar for item in COMPARED if item.role == "fit")
+    assert sum(item.is_within_bar for item in held_out) / len(held_out) > 0.8
 
 
-def test_parameters_are_what_the_named_rows_give() -> None:
+def test_every_fitted_row_lands_and_nearly_every_one_without_itself() -> None:
+    own = [item for item in COMPARED if item.role == "fit"]
+    assert all(item.is_within_bar for item in own)
+    alone = {item.id: item.left_out_error for item in own}
+    assert {name for name, error in alone.items() if error is None or abs(error) > BAR} == {
+        "tp4-v2.2-prefill-4096"
+    }
+    # No row of three Sparks in the fit, and three Sparks are still met.
+    assert max(abs(error) for error in without_stack()["tp3"]) < 0.08
+
+
+def test_far_fewer_parameters_than_rows_and_each_is_found_by_the_named_ones() -> None:
     document: dict[str, Any] = dict(read_data("fitted.json"))
-    assert document["rows"] == [row["id"] for row in published_rows() if row["role"] == "fit"]
-    assert set(BOUNDS) == set(FITTED_NAMES) and len(FITTED_NAMES) < len(document["rows"])
-    # Searching again takes half a minute (find_parameters); here: no value can be moved to a better fit.
+    assert document["rows"] == fit_rows() and set(document["left_out"]) == set(fit_rows())
+    assert set(BOUNDS) == set(FITTED_NAMES) and 7 * len(FITTED_NAMES) <= len(fit_rows())
     values = [getattr(fitted(), name) for name in FITTED_NAMES]
     best = misfit(values)
     for index, name in enumerate(FITTED_NAMES):
@@ -71,6 +105,30 @@ def test_parameters_are_what_the_named_rows_give() -> None:
             moved = list(values)
             moved[index] = min(BOUNDS[name][2], max(BOUNDS[name][1], moved[index] * factor))
             assert misfit(moved) >= best * (1 - 1e-3), name
+        assert BOUNDS[name][1] < values[index] < BOUNDS[name][2], name
+
+
+def test_the_search_finds_them_again() -> None:
+    """From its own first guess, and without a row: the whole of it takes two minutes (find_parameters)."""
+    found = find_parameters()
+    for name, value in zip(FITTED_NAMES, found, strict=True):
+        assert value == pytest.approx(getattr(fitted(), name), rel=2e-3), name
+    left_out = dict(read_data("fitted.json"))["left_out"]
+    assert predicted_without(["tp4-ep2-step"], found)["tp4-ep2-step"] == pytest.approx(
+        left_out["tp4-ep2-step"],  # type: ignore[index]
+        rel=2e-3,
+    )
+
+
+def test_least_squares_by_hand() -> None:
+    points = [(x, 3.0 * x + 2.0) for x in (0.0, 1.0, 2.0, 5.0)]
+
+    def errors(values: Any) -> list[float]:
+        return [values[0] * x + values[1] - y for x, y in points]
+
+    assert least_squares(errors, [1.0, 1.0], [(0.0, 9.0), (0.0, 9.0)]) == pytest.approx([3.0, 2.0], abs=1e-4)
+    held = least_squares(errors, [1.0, 1.0], [(0.0, 2.0), (0.0, 9.0)])
+    assert held[0] == 2.0 and held[1] == pytest.approx(4.0, abs=1e-4)
 
 
 def test_every_constant_has_a_source() -> None:
@@ -83,14 +141,27 @@ def test_experts_by_hand() -> None:
     assert distinct_experts(384, 6, 1) == pytest.approx(6)
     assert distinct_experts(8, 2, 2) == pytest.approx(8 * (1 - 0.75**2))
     assert distinct_experts(384, 6, 10_000) == pytest.approx(384)
-    assert group_imbalance(17.7, 1) == 1.0
-    assert group_imbalance(16, 4) == pytest.approx(1 + 1.0294 * (4 * 0.75) ** 0.5 / 4)
+    # Half of the experts, each drawn twice as often.
+    assert distinct_experts(8, 2, 2, pool=4) == pytest.approx(4 * (1 - 0.5**2))
+    # Weights 1, 1/2, 1/3: the first would pass 1 and stands there, the others share one draw as 3 to 2.
+    assert draw_chances(3, 2, 1.0) == pytest.approx((1.0, 0.6, 0.4))
+    assert sum(draw_chances(384, 6, 0.9)) == pytest.approx(6)
+    assert distinct_experts(384, 6, 50, skew=0.9) < distinct_experts(384, 6, 50)
+
+
+def test_groups_by_hand() -> None:
+    assert group_imbalance(17.7, 1, 384) == 1.0
+    spread = (8 * (384 - 16) / 383) ** 0.5
+    assert group_imbalance(16, 2, 384) == pytest.approx(1 + 0.5642 * spread / 8)
+    assert group_imbalance(384, 4, 384) == 1.0
 
 
 def test_collectives_by_hand() -> None:
     assert small_allreduce_s("nccl_four", 61440) == pytest.approx(112.5e-6)
     assert small_allreduce_s("nccl_four", 1) == pytest.approx(91e-6)
     assert small_allreduce_s("one_shot_four", (10240 + 61440) / 2) == pytest.approx((16.9 + 28) / 2 * 1e-6)
+    # Above its buffer NCCL takes the message.
+    assert small_allreduce_s("one_shot_four", 2097153) == small_allreduce_s("nccl_switch", 2097153)
     assert large_allreduce_s(4, 1e9) == pytest.approx(1.5 / constant("busbw_four_gb_s"))
     assert gather_s(4, 1e9) == pytest.approx(0.75 / constant("busbw_four_gb_s"))
     assert large_allreduce_s(1, 1e9) == gather_s(1, 1e9) == 0.0
@@ -99,7 +170,7 @@ def test_collectives_by_hand() -> None:
 def test_a_step_is_longer_for_more_streams_and_shorter_on_more_sparks() -> None:
     shape, known = shipped_shape("v41-flash"), fitted()
     three = Stack(tp=3, heads=72, collective="nccl_triangle")
-    four = Stack(tp=4, ep=2, collective="nccl_four")
+    four = Stack(tp=4, ep=2, collective="nccl_switch")
     times = [
         decode_step(shape, three, known, streams=count, tokens_per_step=2).total_ms for count in (1, 2, 4, 8)
     ]
@@ -114,6 +185,21 @@ def test_a_step_is_longer_for_more_streams_and_shorter_on_more_sparks() -> None:
     assert 2 < wide.dense_ms - step.dense_ms < 6
 
 
+def test_contexts_and_layouts_by_hand() -> None:
+    """One row: 6.5 index layers at a sixth of 1.5 encoder layers' pair time each, 40 windows of 128 slots and
+    38 layers with 512 selected ones."""
+    shape, known = shipped_shape("v41-flash"), fitted()
+    stack = Stack(tp=4, collective="nccl_switch", block=0, live_tokens=1_000_000)
+    step = decode_step(shape, stack, known, streams=1, tokens_per_step=1)
+    assert step.index_ms == pytest.approx(known.index_pair_ns * 6.5 / 1.5)
+    slots = 40 * 128 * 584 + 38 * 512 * 584
+    assert step.kv_ms == pytest.approx(1e3 * slots / 227e9)
+    narrow = Stack(tp=4, collective="nccl_switch", block=0, kv_layout="v41", index_capacity_tokens=1_000_000)
+    step = decode_step(shape, narrow, known, streams=1, tokens_per_step=1)
+    assert step.kv_ms == pytest.approx(1e3 * (40 * 128 * 528 + 38 * 512 * 288) / 227e9)
+    assert step.index_ms == pytest.approx(1e3 * 1e6 * 6.5 * 24 / 227e9)
+
+
 def test_a_prompt_takes_longer_per_token_the_deeper_it_is() -> None:
     shape, stack = shipped_shape("v41-flash"), Stack(tp=3, heads=72, collective="nccl_triangle")
     rates = [
@@ -121,27 +207,87 @@ def test_a_prompt_takes_longer_per_token_the_deeper_it_is() -> None:
         for tokens in (32768, 131072, 262144)
     ]
     assert rates == sorted(rates, reverse=True)
+    # 24 heads of a rank run as 32.
+    wide = Stack(tp=3, heads=96, collective="nccl_triangle")
+    times = [prefill(shape, item, fitted(), prompt_tokens=32768).attention_s for item in (stack, wide)]
+    assert times[0] == pytest.approx(times[1])
 
 
 def test_acceptance_of_another_block() -> None:
     assert tokens_with_block(2.274, 5) == pytest.approx(2.274, abs=1e-6)
     assert 2.0 < tokens_with_block(2.274, 3) < 2.274
     assert tokens_with_block(3.865, 3) < 4
+    assert tokens_of_rows(2.274, 1) == pytest.approx(1.0)
+    assert tokens_of_rows(2.274, 6) == pytest.approx(2.274, abs=1e-6)
+    assert tokens_of_rows(2.274, 2) < tokens_of_rows(2.274, 2.5) < tokens_of_rows(2.274, 3)
 
 
-def test_changes_name_every_one_of_ours_and_none_makes_it_slower() -> None:
-    rows = worth_of_changes()
-    assert {row.change for row in rows} == {
+def test_streams_of_one_prompt_gain_between_strangers_and_equals() -> None:
+    for item in sharing_of_series():
+        assert item.different < item.one_prompt < item.alike, item.series
+    json_series = next(item for item in sharing_of_series() if item.series == "tp4-v2.2-json")
+    assert json_series.published > json_series.one_prompt
+
+
+def _changes() -> dict[str, list[Worth]]:
+    found: dict[str, list[Worth]] = {}
+    for row in worth_of_changes():
+        found.setdefault(row.change, []).append(row)
+    return found
+
+
+def test_changes_name_every_one_of_ours() -> None:
+    rows = _changes()
+    assert set(rows) == {
         "balanced heads (72 for 96)",
-        "FP8 all-gather of Engram rows",
-        "Engram reads hidden behind other work",
-        "adaptive DSpark (cap by confidence)",
-        "sequence parallelism in prefill",
         "indexer with live lengths",
-        "all of them",
+        "Engram rows read behind other work",
+        "FP8 all-gather of Engram rows",
+        "FP8 layers at memory speed (if the boot check finds such a kernel)",
+        "experts without groups, width padded to 640",
+        "KV layouts of 528 and 288 bytes",
+        "verify rows capped by confidence",
+        "verify rows chosen by a planner",
+        "sequence parallelism in prefill",
+        "chunks of 4,096 tokens where memory allows",
+        "all of them, with the cap",
     }
-    assert all(row.gain >= 0 for row in rows)
-    assert {row.sparks for row in rows} == {3, 4}
+    traded = {"experts without groups, width padded to 640", "verify rows chosen by a planner"}
+    for name, own in rows.items():
+        assert name in traded or all(row.gain >= 0 for row in own), name
+    assert {row.sparks for own in rows.values() for row in own} == {3, 4}
+
+
+def test_terms_of_a_change_are_its_whole_difference() -> None:
+    for own in _changes().values():
+        for row in own:
+            if row.unit == "ms per step":
+                assert sum(row.terms.values()) == pytest.approx(row.with_change - row.without, abs=0.15)
+    pools = [row for row in _changes()["KV layouts of 528 and 288 bytes"] if row.unit == "tokens per GiB"]
+    assert [row.with_change / row.without for row in pools] == pytest.approx([1670.75 / 912.25] * 2)
+
+
+def test_native_experts_do_not_fit_two_sparks_and_do_three() -> None:
+    rows = {(row.format, row.sparks): row for row in worth_of_formats()}
+    native = [rows["MXFP4 (native)", sparks] for sparks in (2, 3, 4)]
+    assert [row.fits for row in native] == [False, True, True]
+    assert native[0].weights_gib == pytest.approx(145, abs=0.5) and native[0].step_ms is None
+    assert not any(rows[name, 4].fits for name in ("BF16", "FP8, 32 x 32 blocks"))
+    by_bits = sorted((row.bits, row.step_ms) for row in rows.values() if row.sparks == 4 and row.step_ms)
+    assert all(fewer[1] < more[1] for fewer, more in pairwise(by_bits))
+
+
+def test_engram_waits_by_hand() -> None:
+    waits = {(item.sparks, item.streams, item.layer): item for item in engram_waits()}
+    first = waits[3, 1, 1]
+    assert first.reads == 6 * 8 and first.read_ms == pytest.approx(1e3 * 48 / 112_000)
+    assert waits[4, 8, 1].reads == 6 * 8 * 6
+    # Layer 14's reads come after layer 1's.
+    assert waits[3, 1, 14].read_ms == pytest.approx(2 * first.read_ms)
+    assert waits[3, 1, 14].slack_ms == pytest.approx(14 * first.slack_ms)
+    assert all(item.exposed_ms == 0 for item in waits.values() if item.layer == 14 or item.streams <= 8)
+    late = waits[3, 16, 1]
+    assert late.exposed_ms == pytest.approx(late.read_ms - late.slack_ms) and late.exposed_ms > 0
 
 
 @pytest.mark.parametrize("name", ["v41-flash-3x", "v41-flash-4x", "v41-flash-4x-sp", "v4-flash-2x"])
@@ -157,14 +303,15 @@ def test_another_model_or_engine_is_refused() -> None:
         recipe_speed(load_recipe("local")[0])
 
 
-def test_result_files_and_page_hold_what_the_code_says() -> None:
+def test_result_files_and_pages_hold_what_the_code_says() -> None:
     """After a change: python -m tests.launcher.performance.write_tables."""
     for name, document in documents().items():
         assert json.loads((RESULTS / name).read_text()) == json.loads(json.dumps(document))
-    text = DOCUMENT.read_text()
-    for name, write in PARTS.items():
-        assert part_of(text, name) == write()
-    assert f"The bar is {BAR:.0%}".replace("%", " %") in text
+    for (page, name), write in PARTS.items():
+        assert part_of(page.read_text(), name) == write(), f"{page.name}: {name}"
+    model = next(page for page, name in PARTS if name == "summary").read_text()
+    assert f"The bar is {BAR:.0%}".replace("%", " %") in model
+    assert f"on the {len(fit_rows())} rows with role `fit`" in model
 
 
 def test_the_command_prints_each_of_its_three_answers() -> None:
@@ -172,7 +319,10 @@ def test_the_command_prints_each_of_its_three_answers() -> None:
     published = json.loads(runner.invoke(app, ["predict", "--published", "--json"]).stdout)
     assert len(published["rows"]) == len(COMPARED)
     changes = json.loads(runner.invoke(app, ["predict", "--changes", "--json"]).stdout)
-    assert {row["evidence"] for row in changes} == {"not run"}
+    assert changes["evidence"] == "estimate, not run"
+    assert {"changes", "expert_formats", "engram"} <= set(changes)
+    text = runner.invoke(app, ["predict", "--changes"], env={"COLUMNS": "300"}).stdout
+    assert "balanced heads" in text and "MXFP4 (native)" in text and "estimates, not run" in text
     one = runner.invoke(app, ["predict", "--recipe", "v41-flash-3x", "--profile", "batch", "--json"])
     assert json.loads(one.stdout)["stack"]["tp"] == 3
     for words in ([], ["--published", "--changes"], ["--published", "--profile", "batch"]):
