@@ -112,6 +112,7 @@ def make_server(options: argparse.Namespace, side: Side, port: int) -> Server:
         "--served-model-name", "narrow", "--host", "127.0.0.1", "--port", str(port), "--skip-server-warmup",
         "--random-seed", "1", "--max-running-requests", "16", "--chunked-prefill-size", str(options.chunk),
         "--cuda-graph-backend-prefill", "disabled",
+        "--enable-metrics",  # all sides: what it costs is none of the plugin's
     ]  # fmt: skip
     folder = options.out / f"{options.draft}-{side.name}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +128,6 @@ def make_server(options: argparse.Namespace, side: Side, port: int) -> Server:
         command += ["--speculative-algorithm", "DSPARK", "--speculative-dspark-block-size", str(BLOCK)]
     if side.verify:
         variables |= {"SPARKCTL_SPEC": "1", "SGLANG_RAGGED_VERIFY_MODE": side.verify}
-        command += ["--enable-metrics"]
     if side.plain_graphs:
         variables["SPARKCTL_SPEC_PLAIN_GRAPHS"] = "1"
     if side.tuned:

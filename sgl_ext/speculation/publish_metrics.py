@@ -24,6 +24,7 @@ class MetricsPublisher:
         self._next_s = 0.0
         self._before: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         self._values: dict[str, Any] = {}
+        self._targets: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}  # with labels: looked up once
         for family in rank.metrics.families():
             labels = [name for name, _ in family.samples[0][0]]
             if family.kind == "counter":
@@ -52,11 +53,18 @@ class MetricsPublisher:
                 self._set(family, labels, value)
 
     def _set(self, family: MetricFamily, labels: tuple[tuple[str, str], ...], value: float) -> None:
-        target = self._values[family.name]
-        if labels:
-            target = target.labels(*(text for _, text in labels))
+        key = family.name, labels
+        target = self._targets.get(key)
+        if target is None:
+            target = self._values[family.name]
+            if labels:
+                target = target.labels(*(text for _, text in labels))
+            self._targets[key] = target
+        before = self._before.get(key)
+        if value == before:  # most are, from one second to the next
+            return
+        self._before[key] = value
         if family.kind == "counter":
-            target.inc(value - self._before.get((family.name, labels), 0.0))
-            self._before[family.name, labels] = value
+            target.inc(value - (before or 0.0))
         else:
             target.set(value)
