@@ -111,6 +111,10 @@ void Step::wait(std::size_t layer) {
     while (pool_->run_one(this, layer)) share_drive();
   }
   share_drive();
+  // The last parts are a thread's and nearly done: sleeping costs more than they do.
+  const auto until = std::chrono::steady_clock::now() + kWaited;
+  while (left_[layer].load(std::memory_order_acquire) != 0 && std::chrono::steady_clock::now() < until)
+    std::this_thread::yield();
   for (std::size_t left = left_[layer].load(std::memory_order_acquire); left != 0;
        left = left_[layer].load(std::memory_order_acquire))
     left_[layer].wait(left, std::memory_order_acquire);
