@@ -61,7 +61,8 @@ class Worth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """`on`: what it sets in a stack. `planned`: rows of a block that a planner sends, by case."""
+    """`on`: what it sets in a stack. `planned`: rows of a block that a planner sends, by text. `is_width`: it
+    changes how wide a verify step is, which many streams feel most."""
 
     name: str
     on: Mapping[str, Any]
@@ -70,6 +71,7 @@ class _Change:
     prompt: bool = True
     planned: Mapping[str, float] = dataclasses.field(default_factory=dict)
     in_all: bool = True
+    is_width: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,8 @@ class _Case:
 
 
 _CASES = (_Case(text="prose", tokens=PROSE, streams=1), _Case(text="code", tokens=CODE, streams=4))
+# The most that a recipe admits, on four Sparks.
+_CROWDED = _Case(text="prose", tokens=PROSE, streams=16)
 _CHANGES = (
     _Change(name="balanced heads (72 for 96)", on={"heads": 72}, sparks=(3,)),
     _Change(name="indexer with live lengths", on={"index_capacity_tokens": 0}, prompt=False),
@@ -102,13 +106,17 @@ _CHANGES = (
         name="experts without groups, width padded to 640", on={"ep": 1, "expert_width": 640}, sparks=(4,)
     ),
     _Change(name="KV layouts of 528 and 288 bytes", on={"kv_layout": "v41"}, prompt=False),
-    _Change(name="verify rows capped by confidence", on={"verify": "cap"}, prompt=False),
+    _Change(name="verify rows capped by confidence", on={"verify": "cap"}, prompt=False, is_width=True),
     _Change(
         name="verify rows chosen by a planner",
         on={"verify": "planner"},
         prompt=False,
         planned={"prose": constant("planned_rows_prose"), "code": constant("planned_rows_code")},
         in_all=False,
+        is_width=True,
+    ),
+    _Change(
+        name="draft blocks of 3 in place of 5", on={"block": 3}, prompt=False, in_all=False, is_width=True
     ),
     _Change(name="sequence parallelism in prefill", on={"sequence_parallel": True}, decode=False),
     _Change(
@@ -145,7 +153,7 @@ def _rows(shape: ModelShape, known: Fitted, change: _Change, sparks: int) -> Ite
     base = _WITHOUT[sparks]
     changed = dataclasses.replace(base, **change.on)
     if change.decode:
-        for case in _CASES:
+        for case in (*_CASES, _CROWDED) if change.is_width and sparks == 4 else _CASES:
             yield _decode_row(shape, known, change, sparks, case, (base, changed))
     if change.prompt:
         before, after = (
@@ -173,13 +181,14 @@ def _decode_row(
         for stack in stacks
     )
     terms = _differences(before, after, _LEAST_MS)
-    if rows is None:
+    tokens = tokens_of_rows(case.tokens, stacks[1].block + 1 if rows is None else rows)
+    if rows is None and stacks[1].block == stacks[0].block:
         unit, without, with_change = "ms per step", before.total_ms, after.total_ms
     else:
         # Fewer rows accept fewer tokens: only tokens per second can be compared.
         unit = "tok/s"
         without = 1000 * case.streams * case.tokens / before.total_ms
-        with_change = 1000 * case.streams * tokens_of_rows(case.tokens, rows) / after.total_ms
+        with_change = 1000 * case.streams * tokens / after.total_ms
     return Worth(
         change=change.name,
         sparks=sparks,

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from launcher.fit.model_shape import ModelShape, shipped_shape
+from launcher.performance.acceptance import tokens_with_block
 from launcher.performance.constants import Fitted, fitted, read_data
 from launcher.performance.decode_step import StepTime, decode_step, verify_rows
 from launcher.performance.prefill import prefill
@@ -133,6 +134,17 @@ def _ratio(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
     return _step(row, known, shape).total_ms / _step(row, known, shape, other).total_ms
 
 
+def _block_ratio(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
+    """Speed with the stack's block over that with another; each accepts what its length gives."""
+
+    def speed(stack: Stack) -> float:
+        tokens = tokens_with_block(row["tokens_per_step"], stack.block)
+        return tokens / _step({**row, "tokens_per_step": tokens}, known, shape, stack).total_ms
+
+    other = _stack(row["stack"], tuple({**row["stack_changes"], **row["over_stack_changes"]}.items()))
+    return speed(stack_of(row)) / speed(other)
+
+
 def _prefill_ratio(row: dict[str, Any], known: Fitted, shape: ModelShape) -> float:
     other = {**row, "stack_changes": row["over_stack_changes"]}
     return _prefill_s(other, known, shape) / _prefill_s(row, known, shape)
@@ -203,6 +215,7 @@ _KINDS: dict[str, Callable[[dict[str, Any], Fitted, ModelShape], float]] = {
     "collectives": _collectives_ms,
     "without_experts": _without_experts_ms,
     "ratio": _ratio,
+    "block_ratio": _block_ratio,
     "prefill_ratio": _prefill_ratio,
     "capped_row": _capped_row_ms,
     "draft_head": _draft_head_ms,

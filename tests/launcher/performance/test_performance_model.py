@@ -63,7 +63,7 @@ def test_every_published_row_is_compared_or_has_its_reason() -> None:
     [
         (("step", "rate"), {"tp4-running-5"}),
         (("prefill", "prefill_ratio", "interleaved"), {"tp3-prefill-4096"}),
-        (("collectives", "ratio", "draft_head", "without_experts"), set()),
+        (("collectives", "ratio", "block_ratio", "draft_head", "without_experts"), set()),
     ],
 )
 def test_rows_whose_conditions_are_published_land_within_the_bar(
@@ -248,11 +248,16 @@ def test_changes_name_every_one_of_ours() -> None:
         "KV layouts of 528 and 288 bytes",
         "verify rows capped by confidence",
         "verify rows chosen by a planner",
+        "draft blocks of 3 in place of 5",
         "sequence parallelism in prefill",
         "chunks of 4,096 tokens where memory allows",
         "all of them, with the cap",
     }
-    traded = {"experts without groups, width padded to 640", "verify rows chosen by a planner"}
+    traded = {
+        "experts without groups, width padded to 640",
+        "verify rows chosen by a planner",
+        "draft blocks of 3 in place of 5",
+    }
     for name, own in rows.items():
         assert name in traded or all(row.gain >= 0 for row in own), name
     assert {row.sparks for own in rows.values() for row in own} == {3, 4}
