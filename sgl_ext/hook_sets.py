@@ -93,6 +93,8 @@ HOOK_MODULES: dict[HookSet, tuple[str, ...]] = {
         "spec_propose",
         "spec_layout",
         "spec_padding",
+        "spec_window",
+        "spec_window_cpu",
         "spec_budget",
         "spec_budget_sync",
         "spec_accept",

@@ -13,8 +13,8 @@ def pad_once(original: Callable[..., Any], layout: Any, *, padded_bs: int, cap: 
     speculation = get_speculation()
     if speculation is None:
         return original(layout, padded_bs=padded_bs, cap=cap)
-    return speculation.layouts.padded(
-        layout, padded_bs, cap, lambda: original(layout, padded_bs=padded_bs, cap=cap)
+    return speculation.layouts.keep(
+        layout, ("padded", padded_bs, cap), lambda: original(layout, padded_bs=padded_bs, cap=cap)
     )
 
 

@@ -16,6 +16,7 @@ def draft_if_planned(original: Callable[..., Any], proposer: Any, **kwargs: Any)
     step = current_step()
     if step is None:
         return original(proposer, **kwargs)
+    step.window = kwargs["verify_window"]
     if not step.drafts:
         return propose_nothing(proposer, **kwargs)
     proposal = original(proposer, **kwargs)

@@ -15,6 +15,8 @@ from sgl_ext.speculation.rank_speculation import RankSpeculation, RankStep
 from sgl_ext.speculation.step_clock import StepClock
 from sgl_ext.speculation.verify_layouts import VerifyLayouts
 
+# Ragged windows that are compared with SGLang's own before ours are used unseen (hooks/spec_window.py).
+WINDOWS_TO_PROVE = 32
 _STEP = "sparkctl_step"  # attribute of SGLang's result object: its step
 
 
@@ -29,6 +31,7 @@ class EngineSpeculation:
         self._step: RankStep | None = None
         self._clocks: list[StepClock] = []  # of steps that were read
         self.layouts = VerifyLayouts(device)
+        self.windows_to_prove = WINDOWS_TO_PROVE
 
     @property
     def step(self) -> RankStep | None:

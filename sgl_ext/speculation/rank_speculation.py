@@ -45,13 +45,15 @@ class _Batch:
 
 @dataclass(slots=True, kw_only=True)
 class RankStep:
-    """A planned step. is_decided: by the controller, which must learn the result. verify_lens and clock are
-    the engine's: rows of each request on the device (None where all verify the block), and times."""
+    """A planned step. is_decided: by the controller, which must learn the result. The engine's are:
+    verify_lens, rows of each request on the device (None where all verify the block); clock, its times; and
+    window, SGLang's VerifyWindow: positions and slots of whole blocks."""
 
     plan: VerifyPlan
     is_decided: bool
     verify_lens: Any = None
     clock: Any = None
+    window: Any = None
 
     @property
     def drafts(self) -> bool:

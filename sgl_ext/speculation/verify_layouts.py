@@ -7,7 +7,7 @@ the last one. SGLang keeps its layouts of whole blocks in the same way; nothing 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +20,12 @@ MAX_LAYOUTS = 512
 @dataclass(slots=True, kw_only=True)
 class _Entry:
     """lens: rows of each request, int32 [B] on the device. layout: SGLang's, or None for widths beyond the
-    captured graphs. padded: by the arguments of padded_to_bucket."""
+    captured graphs. kept: what else was made of it, by what it is."""
 
     lens: torch.Tensor
     layout: Any = None
     has_layout: bool = False
-    padded: dict[tuple[int, int | None], Any] = field(default_factory=dict)
+    kept: dict[Hashable, Any] = field(default_factory=dict)
 
 
 class VerifyLayouts:
@@ -48,15 +48,14 @@ class VerifyLayouts:
             entry.has_layout = True
         return entry.layout
 
-    def padded(self, layout: Any, padded_bs: int, cap: int | None, build: Callable[[], Any]) -> Any:
-        """layout.padded_to_bucket(...), built once for the layout that was handed out last; any other's is
-        built and not kept."""
+    def keep(self, layout: Any, key: Hashable, build: Callable[[], Any]) -> Any:
+        """What build makes of the layout that was handed out last, built once; any other's is not kept."""
         entry = self._last
         if entry is None or entry.layout is not layout:
             return build()
-        found = entry.padded.get((padded_bs, cap))
+        found = entry.kept.get(key)
         if found is None:
-            found = entry.padded[padded_bs, cap] = build()
+            found = entry.kept[key] = build()
         return found
 
     def _entry(self, widths: tuple[int, ...]) -> _Entry:

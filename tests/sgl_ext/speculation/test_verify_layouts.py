@@ -37,13 +37,13 @@ def test_a_layout_is_built_once_for_its_widths_and_none_too() -> None:
 def test_a_padding_is_kept_for_the_layout_of_the_step_and_no_other() -> None:
     layouts = VerifyLayouts(CPU)
     mine, other = layouts.layout((1,), lambda lens: object()), object()
-    built = [layouts.padded(mine, 4, cap, object) for cap in (None, 6, None, 6)]
+    built = [layouts.keep(mine, cap, object) for cap in (None, 6, None, 6)]
     assert (built[0], built[1]) == (built[2], built[3]) and built[0] is not built[1]
-    assert layouts.padded(other, 4, None, object) is not layouts.padded(other, 4, None, object)
+    assert layouts.keep(other, None, object) is not layouts.keep(other, None, object)
     layouts.layout((2,), lambda lens: object())
-    assert layouts.padded(mine, 4, None, object) is not built[0]  # it is not this step's
+    assert layouts.keep(mine, None, object) is not built[0]  # it is not this step's
     layouts.layout((1,), lambda lens: pytest.fail("it was built before"))
-    assert layouts.padded(mine, 4, None, object) is built[0]
+    assert layouts.keep(mine, None, object) is built[0]
 
 
 def test_layouts_do_not_pile_up() -> None:
@@ -103,6 +103,65 @@ def test_the_hooks_give_what_sglang_builds(speculation: Any, widths: tuple[int, 
         padded = [pad_once(original, found[0], padded_bs=4, cap=cap) for _ in range(2)]
         assert padded[0] is padded[1]
         same(padded[0], original(wanted, padded_bs=4, cap=cap))
+
+
+@needs_sglang
+@pytest.mark.sglang
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("widths", "tier"), [((5, 5), 12), ((5, 5), 24), ((0, 0, 0), 3), ((0, 0, 0), 6), ((5, 0, 2), 12)]
+)
+def test_rows_of_the_window_are_those_that_sglang_finds(
+    speculation: Any, widths: tuple[int, ...], tier: int
+) -> None:
+    """And a window that is not SGLang's ends the engine by name, as long as windows are still proved."""
+    from sglang.kernels.ops.speculative.dspark import dspark_verify_window as stock
+    from sglang.srt.speculative.ragged_verify import RaggedVerifyLayout
+
+    from sgl_ext.errors import EffectError
+    from sgl_ext.hooks.ragged_slots import gather_ragged_slots
+    from sgl_ext.hooks.spec_window import take_rows
+
+    batch, generator = len(widths), torch.Generator().manual_seed(sum(widths) + tier)
+    req_to_token = torch.randperm(400, generator=generator).view(8, 50).to(torch.int32)
+    slots, prefix = torch.arange(batch) + 2, torch.randint(1, 40, (batch,), generator=generator)
+    positions = prefix.unsqueeze(1) + torch.arange(6)
+    window = SimpleNamespace(
+        positions_2d=positions, verify_cache_loc=req_to_token[slots.unsqueeze(1), positions].long().flatten()
+    )
+    layout = RaggedVerifyLayout.from_verify_lens(
+        verify_lens_cpu=[width + 1 for width in widths], device=CPU, grid=[tier]
+    )
+    speculation.layouts.layout(widths, lambda lens: layout)
+    speculation.step, speculation.windows_to_prove = SimpleNamespace(window=window), 1
+    arguments = {
+        "batch": SimpleNamespace(seq_lens=prefix, req_pool_indices=slots),
+        "layout": layout,
+        "draft_block_ids": torch.randint(1, 900, (batch, 5), generator=generator),
+        "draft_tokens": torch.randint(1, 900, (batch, 5), generator=generator),
+        "bs": batch,
+        "device": "cpu",
+        "verify_num_draft_tokens": 6,
+        "model_runner": SimpleNamespace(req_to_token_pool=SimpleNamespace(req_to_token=req_to_token)),
+    }
+    with patch.object(stock, "assign_extend_cache_locs_func", gather_ragged_slots):
+        wanted = stock.build_ragged_verify_window(**arguments)  # type: ignore[arg-type]
+        found = take_rows(stock.build_ragged_verify_window, **arguments)  # proved here
+        for name in ("positions", "verify_cache_loc", "verify_ids"):
+            assert torch.equal(getattr(found, name), getattr(wanted, name)), name
+        if found.window_index is None:  # the whole window
+            assert wanted.window_index.tolist() == list(range(6 * batch))
+        else:
+            assert torch.equal(found.window_index, wanted.window_index)
+
+        def fail(**kwargs: Any) -> None:
+            pytest.fail("a window was proved that no longer is")
+
+        assert torch.equal(take_rows(fail, **arguments).positions, wanted.positions)
+        speculation.windows_to_prove = 1
+        window.positions_2d = positions + 1
+        with pytest.raises(EffectError, match="The positions of a ragged verify must be SGLang's"):
+            take_rows(stock.build_ragged_verify_window, **arguments)
 
 
 def same(one: Any, two: Any) -> None:
