@@ -96,6 +96,8 @@ class Extensions(FrozenModel):
     takes the smallest that passes on every rank."""
 
     kv_layout: Literal["v4", "v41", "auto"] = "v4"
+    # auto: what is faster of those that pass at boot (docs/sm12x.md); bf16 is SGLang's own.
+    wo_a: Literal["auto", "bf16", "fp8"] = "auto"
     engram: EngramExtension = EngramExtension()
     experts: ExpertsExtension = ExpertsExtension()
     dspark: DSparkExtension = DSparkExtension()

@@ -113,6 +113,8 @@ def _extension_environment(recipe: Recipe, engram_path: str, state_path: str) ->
         yield "SPARKCTL_SEQUENCE_PARALLEL_FROM", str(recipe.parallelism.sequence_parallel_from)
     if extensions.kv_layout != "v4":
         yield "SPARKCTL_KV_LAYOUT", extensions.kv_layout
+    if extensions.wo_a != "auto":
+        yield "SPARKCTL_WO_A", extensions.wo_a
     if extensions.dspark.enabled:
         yield "SGLANG_RAGGED_VERIFY_MODE", extensions.dspark.verify
     if extensions.dspark.width == "auto":

@@ -54,6 +54,15 @@ def describe_dense_fp8(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | No
     return describe_dense()
 
 
+def describe_wo_a_form(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | None:
+    """The form of wo_a and its check; None where SGLang alone decides."""
+    if HookSet.SM12X not in hook_sets:
+        return None
+    from sgl_ext.wo_a.boot_choice import describe_wo_a
+
+    return describe_wo_a()
+
+
 def describe_indexer_check(hook_sets: tuple[HookSet, ...]) -> dict[str, object] | None:
     """The boot check of our indexer kernels; None where they are not in use."""
     if HookSet.SM12X not in hook_sets:
@@ -148,6 +157,7 @@ def _install_build_prove(
             "kv_layout": describe_kv_layout(hook_sets),
             "dense_fp8": describe_dense_fp8(hook_sets),
             "indexer": describe_indexer_check(hook_sets),
+            "wo_a": describe_wo_a_form(hook_sets),
             "engram": describe_engram(hook_sets),
         },
     )

@@ -15,6 +15,7 @@ from sgl_ext.hook import Hook, HookKind
 from sgl_ext.indexer.boot_check import require_indexer
 from sgl_ext.kv_layouts.boot_check import require_layout
 from sgl_ext.kv_layouts.sglang_kernels import SGLANG_KERNELS
+from sgl_ext.wo_a.boot_choice import choose_for_rank as choose_wo_a
 
 
 def choose_before_build(runner: Any) -> None:
@@ -56,6 +57,7 @@ def choose_before_build(runner: Any) -> None:
             group=group,
             has_draft=runner.server_args.speculative_algorithm == "DSPARK",
         )
+        choose_wo_a(runner.model_config.hf_text_config, parallel, device=device, group=group)
 
 
 def _tell_sglang(name: str) -> None:

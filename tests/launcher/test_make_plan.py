@@ -208,10 +208,13 @@ def test_sequence_parallelism_and_the_plugins_backends_reach_the_engine_by_its_e
         "SPARKCTL_SEQUENCE_PARALLEL_FROM",
         "SPARKCTL_EXPERT_BACKEND",
         "SPARKCTL_KV_LAYOUT",
+        "SPARKCTL_WO_A",
     }
     assert not ours & set(marlin.environment)
     compact = plan_of(make_recipe(extensions={"kv_layout": "v41"})).nodes[0]
     assert compact.environment["SPARKCTL_KV_LAYOUT"] == "v41"
+    plain = plan_of(make_recipe(extensions={"wo_a": "bf16"})).nodes[0]
+    assert plain.environment["SPARKCTL_WO_A"] == "bf16"
     smallest = plan_of(make_recipe(extensions={"kv_layout": "auto"})).nodes[0]
     assert smallest.environment["SPARKCTL_KV_LAYOUT"] == "auto"
 
