@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from sgl_ext.speculation.to_device import to_device
+
 # Equal widths of 16 batch sizes and the mixed ones of a busy server's last minutes; each is some 2 KiB.
 MAX_LAYOUTS = 512
 
@@ -61,16 +63,11 @@ class VerifyLayouts:
     def _entry(self, widths: tuple[int, ...]) -> _Entry:
         entry = self._entries.get(widths)
         if entry is None:
-            entry = self._entries[widths] = _Entry(lens=self._to_device([width + 1 for width in widths]))
+            entry = self._entries[widths] = _Entry(
+                lens=to_device([width + 1 for width in widths], torch.int32, self._device)
+            )
             if len(self._entries) > MAX_LAYOUTS:
                 self._entries.popitem(last=False)
         else:
             self._entries.move_to_end(widths)
         return entry
-
-    def _to_device(self, lens: list[int]) -> torch.Tensor:
-        """From pinned memory: a copy from pageable memory waits for all that the GPU was given before."""
-        if self._device.type == "cpu":
-            return torch.tensor(lens, dtype=torch.int32)
-        pinned = torch.tensor(lens, dtype=torch.int32, pin_memory=True)
-        return pinned.to(self._device, non_blocking=True)

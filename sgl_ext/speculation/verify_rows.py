@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from sgl_ext.speculation.to_device import to_device
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyRows:
@@ -41,8 +43,5 @@ def list_rows(lens: Sequence[int], stride: int, num_rows: int, device: torch.dev
     columns = [idx * stride + place for idx, length in enumerate(lens) for place in range(length)]
     padding = num_rows - len(columns)
     packed = [columns + [-1] * padding, columns + [0] * padding, [1] * len(columns) + [0] * padding]
-    if device.type == "cpu":
-        moved = torch.tensor(packed, dtype=torch.int64)
-    else:  # from pinned memory: a copy from pageable memory waits for all that the GPU was given before
-        moved = torch.tensor(packed, dtype=torch.int64, pin_memory=True).to(device, non_blocking=True)
+    moved = to_device(packed, torch.int64, device)
     return VerifyRows(index=moved[1], live=moved[2] if padding else None, columns=moved[0])
