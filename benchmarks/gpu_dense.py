@@ -1,4 +1,4 @@
-"""The boot check of FP8 linear layers on one GPU, with the shapes of V4.1 on one, three and four ranks.
+"""The boot checks of FP8 linear layers and of wo_a on one GPU, with V4.1's shapes on one, three and four ranks.
 
     python benchmarks/gpu_dense.py --out O            SGLang's kernels that this GPU has; a few seconds
     python benchmarks/gpu_dense.py --out O --dry-run  on a CPU: plain PyTorch, does the script run
@@ -62,6 +62,26 @@ def rank_config(tp: int, scale: int) -> SimpleNamespace:
     )
 
 
+def check_wo_a(tp: int, device: torch.device) -> list[dict[str, Any]]:
+    """wo_a in bf16, as SGLang multiplies it, and in FP8; the kernel of the latter needs a GPU."""
+    from sgl_ext.dense_fp8.linear_cases import BATCH_TOKENS, DECODE_TOKENS, PREFILL_TOKENS
+    from sgl_ext.wo_a.boot_choice import Bf16, Fp8, check_form, rank_shape
+    from sgl_ext.wo_a.packed_layers import KERNEL_ROWS
+
+    sizes = (DECODE_TOKENS, BATCH_TOKENS, KERNEL_ROWS - 1)
+    if device.type == "cpu":
+        shape = rank_shape(rank_config(tp, 8), tp)
+        forms: tuple[Any, ...] = (Bf16(lambda rows, w, **_: torch.einsum("tgd,grd->tgr", rows, w)),)
+    else:
+        from sglang.srt.models import deepseek_v4
+
+        shape, sizes = rank_shape(rank_config(tp, 1), tp), (*sizes, PREFILL_TOKENS)
+        product = deepseek_v4._apply_wo_a_bf16_matmul
+        forms = (Bf16(product), Fp8(product))
+    with torch.inference_mode():
+        return [check_form(form, shape, sizes, device).as_json() for form in forms]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -81,6 +101,7 @@ def main() -> None:
     candidates: tuple[Any, ...] = (Plain(),) if options.dry_run else stock_candidates(QUANT)
     sizes = (DECODE_TOKENS, BATCH_TOKENS) + (() if options.dry_run else (PREFILL_TOKENS,))
     verdicts: dict[str, list[dict[str, Any]]] = {}
+    wo_a: dict[str, list[dict[str, Any]]] = {}
     report = {
         "device": "cpu" if options.dry_run else torch.cuda.get_device_name(),
         "dry_run": options.dry_run,
@@ -88,6 +109,7 @@ def main() -> None:
         "python": platform.python_version(),
         "command": sys.argv,
         "verdicts": verdicts,
+        "wo_a": wo_a,
     }
     for tp in (1, 3, 4):
         shapes = rank_shapes(rank_config(tp, 8 if options.dry_run else 1), tp)
@@ -98,9 +120,15 @@ def main() -> None:
             verdicts[f"tp{tp}"].append(verdict)
             print(f"tp{tp}", json.dumps(verdict), flush=True)
             (options.out / "dense.json").write_text(json.dumps(report, indent=1) + "\n")
+        wo_a[f"tp{tp}"] = check_wo_a(tp, device)
+        print(f"tp{tp} wo_a", json.dumps(wo_a[f"tp{tp}"]), flush=True)
+        (options.out / "dense.json").write_text(json.dumps(report, indent=1) + "\n")
     passed = [any(one["problem"] is None for one in found) for found in verdicts.values()]
     if not all(passed):
         sys.exit("one candidate must pass on every split, none did (dense.json says why)")
+    failed = [one for found in wo_a.values() for one in found if one["problem"] is not None]
+    if failed:
+        sys.exit(f"every form of wo_a must pass on every split, got {failed[0]['problem']}")
 
 
 if __name__ == "__main__":
