@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 from sgl_ext.speculation import published_costs
+from sgl_ext.speculation.acceptance import AcceptanceEstimate
 from sgl_ext.speculation.controller import ControllerSettings, SpeculationController, VerifyShape
-from sgl_ext.speculation.fixed_point import ONE
+from sgl_ext.speculation.fixed_point import ONE, PLAIN
 from sgl_ext.speculation.request_option import AUTO, OFF, SpecMode, SpecOption
 from sgl_ext.speculation.step_plan import StepKind, VerifyPlan
 
@@ -55,6 +56,40 @@ def test_a_draft_that_becomes_good_is_found_again() -> None:
     plans = run(controller, ["0"], [5], 200)
     first = next(step for step, plan in enumerate(plans) if plan.widths == (5,))
     assert first < 80
+
+
+def test_a_request_alone_begins_with_one_token_and_a_batch_with_more() -> None:
+    assert [plan.widths for plan in run(controller_with(AUTO), ["0"], [0], 5)] == [(1,)] * 5
+    assert controller_with(AUTO, AUTO).plan_draft(["0", "1"]).choice.widths > (1, 1)
+    taught = controller_with(AUTO, AUTO)
+    run(taught, ["1"], [5], 64)
+    assert taught.plan_draft(["0"]).choice.widths == (5,)
+
+
+def test_where_nothing_pays_one_token_is_hoped_for_while_two_trials_more_would_pay() -> None:
+    """With 2 trials at 0.7 and a step at 1.165 plain ones, drafting stops paying after 7 failures."""
+    plans = run(controller_with(AUTO), ["0"], [0], 60)
+    first_plain = next(step for step, plan in enumerate(plans) if not plan.draft.drafts)
+    assert 12 <= first_plain <= 21
+
+
+def test_hope_ends_with_half_a_plain_step_of_regret() -> None:
+    controller = controller_with(AUTO)
+    state = controller._requests["0"]
+    state.account.reserve(PLAIN * 34 // 10)
+    assert controller._hope(state) > controller._first_chance(state)
+    state.account.reserve(PLAIN * 2 // 10)
+    assert controller._hope(state) == controller._first_chance(state)
+
+
+def test_drafting_goes_on_until_plain_is_better_by_a_128th() -> None:
+    extra = ONE * TABLE.step_ns(1, 1) // TABLE.plain_ns(1) - ONE
+    for shortfall, goes_on in ((ONE // 180, True), (ONE // 60, False)):
+        controller = controller_with(AUTO)
+        controller._population = AcceptanceEstimate((extra - shortfall,) * 5, weight=4000, memory_shift=9)
+        assert not controller.plan_draft(["0"]).drafts
+        controller._requests["0"].start_drafting()
+        assert controller.plan_draft(["0"]).drafts is goes_on
 
 
 def test_off_and_fixed_are_kept_to() -> None:
