@@ -316,6 +316,7 @@ def test_result_files_and_pages_hold_what_the_code_says() -> None:
         assert part_of(page.read_text(), name) == write(), f"{page.name}: {name}"
     model = next(page for page, name in PARTS if name == "summary").read_text()
     assert f"The bar is {BAR:.0%}".replace("%", " %") in model
+    assert "These seven were" in model and len(FITTED_NAMES) == 7
     assert f"on the {len(fit_rows())} rows with role `fit`" in model
 
 
