@@ -62,7 +62,7 @@ def test_a_request_alone_begins_with_one_token_and_a_batch_with_more() -> None:
     assert [plan.widths for plan in run(controller_with(AUTO), ["0"], [0], 5)] == [(1,)] * 5
     assert controller_with(AUTO, AUTO).plan_draft(["0", "1"]).choice.widths > (1, 1)
     taught = controller_with(AUTO, AUTO)
-    run(taught, ["1"], [5], 64)
+    run(taught, ["1"], [5], 80)
     assert taught.plan_draft(["0"]).choice.widths == (5,)
 
 
