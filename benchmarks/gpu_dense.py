@@ -1,4 +1,4 @@
-"""The boot checks of FP8 linear layers and of wo_a on one GPU, with V4.1's shapes on one, three and four ranks.
+"""The boot checks of FP8 linear layers and of wo_a on one GPU, with V4.1's shapes on 1, 3 and 4 ranks.
 
     python benchmarks/gpu_dense.py --out O            SGLang's kernels that this GPU has; a few seconds
     python benchmarks/gpu_dense.py --out O --dry-run  on a CPU: plain PyTorch, does the script run

@@ -99,6 +99,23 @@ def make_verdict(
     )
 
 
+def judge(
+    candidate: Any, presence: Presence, prove: Callable[[dict[str, float], dict[str, float]], str | None]
+) -> Verdict:
+    """prove notes errors and times and says what is wrong; whatever it raises is the verdict, by name. Times
+    of a candidate that does not pass are dropped.
+    """
+    errors: dict[str, float] = {}
+    times: dict[str, float] = {}
+    problem = presence.missing
+    if problem is None:
+        try:
+            problem = prove(errors, times)
+        except Exception as error:  # noqa: BLE001 - a kernel may raise anything; it becomes the verdict
+            problem = f"raised {type(error).__name__}: {error}"
+    return make_verdict(candidate, presence, problem, errors, {} if problem else times)
+
+
 def not_asked_for(candidate: Candidate, wanted: str) -> Verdict:
     """Checking a backend that cannot be chosen costs minutes where its kernels are compiled first."""
     reason = f"not checked, since {wanted} is asked for"

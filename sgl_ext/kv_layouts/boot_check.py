@@ -21,7 +21,7 @@ from sgl_ext.experts.candidate import Presence
 from sgl_ext.experts.choose import AUTO, Subject, Vote, choose_backend
 from sgl_ext.experts.gather_votes import gather_votes
 from sgl_ext.experts.packages import find_packages
-from sgl_ext.experts.self_check import Verdict, make_verdict, time_call
+from sgl_ext.experts.self_check import Verdict, judge, time_call
 from sgl_ext.kv_layouts.attention_cases import (
     DECODE_TOKENS,
     TOKENS,
@@ -105,15 +105,8 @@ def check_layout(
     """Whatever a kernel raises is the verdict, by name. errors: the worst row or query and head of each case;
     times_s: seconds of all cases of a step.
     """
-    errors: dict[str, float] = {}
-    times: dict[str, float] = {}
-    problem = presence.missing
-    if problem is None:
-        try:
-            problem = _prove(layout, kernels, shape, device, steps or _STEPS, errors, times)
-        except Exception as error:  # noqa: BLE001 - a kernel may raise anything; it becomes the verdict
-            problem = f"raised {type(error).__name__}: {error}"
-    return make_verdict(layout, presence, problem, errors, {} if problem else times)
+    prove = functools.partial(_prove, layout, kernels, shape, device, steps or _STEPS)
+    return judge(layout, presence, prove)
 
 
 def require_layout(

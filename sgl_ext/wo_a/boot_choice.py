@@ -20,7 +20,7 @@ from sgl_ext.errors import DenseBackendError, SettingError
 from sgl_ext.experts.choose import AUTO, Subject, Vote, choose_backend
 from sgl_ext.experts.gather_votes import gather_votes
 from sgl_ext.experts.packages import find_packages
-from sgl_ext.experts.self_check import Verdict, make_verdict, relative_error, time_call
+from sgl_ext.experts.self_check import Verdict, judge, relative_error, time_call
 from sgl_ext.wo_a.packed_layers import KERNEL_ROWS, PackedLayers, Product, pack_layers, packed_layers
 from sgl_ext.wo_a.repack import BLOCK, PackedGroups, repack
 
@@ -142,15 +142,7 @@ def reference(weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 def check_form(form: Form, shape: GroupShape, sizes: Sequence[int], device: torch.device) -> Verdict:
     """Whatever a product raises is its problem, by name."""
     presence = find_packages({"sglang": "0.5.23"})
-    errors: dict[str, float] = {}
-    times: dict[str, float] = {}
-    problem = presence.missing
-    if problem is None:
-        try:
-            problem = _prove(form, shape, sizes, device, errors, times)
-        except Exception as error:  # noqa: BLE001 - a kernel may raise anything; it becomes the verdict
-            problem = f"raised {type(error).__name__}: {error}"
-    return make_verdict(form, presence, problem, errors, {} if problem else times)
+    return judge(form, presence, functools.partial(_prove, form, shape, sizes, device))
 
 
 def _prove(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from sgl_ext.indexer.boot_check import (  # noqa: E402
 from sgl_ext.indexer.reference import block_maxima, select_highest  # noqa: E402
 from sgl_ext.kernels.index_key_slots import load_keys  # noqa: E402
 from sgl_ext.kernels.index_logits import score_keys  # noqa: E402
+from tests.sgl_ext.gloo_ranks import answers_of_ranks  # noqa: E402
 
 HEADS, TOPK, CAPACITY = 8, 48, 400
 CODES = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -181,52 +181,25 @@ def test_every_mistake_is_named(name: str) -> None:
 CONFIG = SimpleNamespace(index_n_heads=HEADS, index_topk=TOPK)
 
 
-def vote_in_process(rank: int, ranks: int, bad: int | None, store: Path, answers: Any) -> None:
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
-    own = changed_score(raises) if rank == bad else PLAIN
-    boot_check.own_kernels = lambda: own
-    try:
-        require_indexer(
-            CONFIG,
-            SimpleNamespace(tp_rank=rank),
-            device=torch.device("cpu"),
-            group=dist.group.WORLD,
-        )
-        message = None
-    except CapabilityError as error:
-        message = error.message
-    answers.put((rank, message, describe_indexer()))
-    dist.destroy_process_group()
-
-
 @pytest.mark.parametrize(("ranks", "bad"), [(2, 1), (3, 0), (3, None)])
 def test_one_rank_whose_kernels_fail_ends_all_ranks_by_name(
-    ranks: int, bad: int | None, tmp_path: Path
+    ranks: int, bad: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    processes = [
-        context.Process(target=vote_in_process, args=(rank, ranks, bad, tmp_path / "store", answers))
-        for rank in range(ranks)
-    ]
-    for process in processes:
-        process.start()
-    seen = sorted((answers.get(timeout=60) for _ in processes), key=lambda item: item[0])
-    for process in processes:
-        process.join(timeout=30)
-        assert process.exitcode == 0
-    messages = {message for _, message, _ in seen}
+    boot_check._state().clear()
+
+    def vote(rank: int, group: Any) -> Any:
+        own = changed_score(raises) if rank == bad else PLAIN
+        monkeypatch.setattr(boot_check, "own_kernels", lambda: own)
+        require_indexer(CONFIG, SimpleNamespace(tp_rank=rank), device=torch.device("cpu"), group=group)
+        return describe_indexer()
+
+    seen = answers_of_ranks(ranks, vote, tmp_path / "store")
     if bad is None:
-        assert messages == {None}
-    else:
-        (message,) = messages
-        assert message.startswith("The indexer's kernels must pass their check on every rank, got raised")
-        assert f"no kernel image (rank {bad} on " in message and message.count("(rank ") == 1
-    for rank, _, told in seen:  # each rank reports its own verdict
-        assert (told["problem"] is not None) == (rank == bad) and told["error_bound"] == 0.01
+        assert all(told["problem"] is None and told["error_bound"] == 0.01 for told in seen)
+        return
+    (message,) = set(seen)
+    assert message.startswith("The indexer's kernels must pass their check on every rank, got raised")
+    assert f"no kernel image (rank {bad} on " in message and message.count("(rank ") == 1
 
 
 def test_a_single_rank_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +39,7 @@ from sgl_ext.kv_layouts.packed_rows import (  # noqa: E402
     load_rows,
     store_rows,
 )
+from tests.sgl_ext.gloo_ranks import answers_of_ranks  # noqa: E402
 
 CPU = torch.device("cpu")
 SHAPE = AttentionShape(heads=3, window=128, selected=192, ratios=(0, 1, 2), page=64)
@@ -242,39 +242,19 @@ def test_auto_takes_the_smallest_layout_that_passes(asked: Any, monkeypatch: pyt
         asked(MISTAKES["a missing sink"])
 
 
-def vote_in_process(rank: int, ranks: int, bad: int | None, store: Path, answers: Any) -> None:
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
-    kernels = LayoutKernels(store=no_fp4 if rank == bad else store_rows, attend=attend)
-    parallel = SimpleNamespace(tp_size=ranks, tp_rank=rank)
-    try:
-        require_layout(kernels, None, parallel, device=CPU, group=dist.group.WORLD)
-        answers.put((rank, proved_layout()))
-    except CapabilityError as error:
-        answers.put((rank, error.message))
-    dist.destroy_process_group()
-
-
 @pytest.mark.parametrize(("ranks", "bad"), [(2, None), (3, 2)])
 def test_gloo_ranks_take_one_layout_or_all_end_by_name(
     ranks: int, bad: int | None, asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(LAYOUT_VARIABLE, "auto")
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    processes = [
-        context.Process(target=vote_in_process, args=(rank, ranks, bad, tmp_path / "store", answers))
-        for rank in range(ranks)
-    ]
-    for process in processes:
-        process.start()
-    seen = dict(answers.get(timeout=60) for _ in processes)
-    for process in processes:
-        process.join(timeout=30)
-        assert process.exitcode == 0
-    (answer,) = set(seen.values())
+
+    def vote(rank: int, group: Any) -> str:
+        kernels = LayoutKernels(store=no_fp4 if rank == bad else store_rows, attend=attend)
+        parallel = SimpleNamespace(tp_size=ranks, tp_rank=rank)
+        require_layout(kernels, None, parallel, device=CPU, group=group)
+        return proved_layout()
+
+    (answer,) = set(answers_of_ranks(ranks, vote, tmp_path / "store"))
     if bad is None:
         assert answer == "v41"
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +27,7 @@ from sgl_ext.wo_a.boot_choice import (  # noqa: E402
     read_wo_a,
 )
 from sgl_ext.wo_a.repack import BLOCK, repack  # noqa: E402
+from tests.sgl_ext.gloo_ranks import answers_of_ranks  # noqa: E402
 from tests.sgl_ext.run_interpreted import run_interpreted  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -157,42 +157,14 @@ class Slow(Bf16):
         return super().run(prepared, rows)
 
 
-def vote_in_process(rank: int, ranks: int, bad: int | None, store: Path, answers: Any) -> None:
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
-    forms = (Bf16(einsum), Slow(raises if rank == bad else einsum))
-    try:
-        name = choose_form(
-            forms,
-            SHAPE,
-            SimpleNamespace(tp_rank=rank),
-            device=CPU,
-            group=dist.group.WORLD,
-            wanted="auto",
-        )
-        answers.put((rank, name))
-    except DenseBackendError as error:
-        answers.put((rank, error.message))
-    dist.destroy_process_group()
-
-
 @pytest.mark.parametrize(("ranks", "bad"), [(2, None), (3, 1)])
 def test_gloo_ranks_take_one_form_or_all_end_by_name(ranks: int, bad: int | None, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    processes = [
-        context.Process(target=vote_in_process, args=(rank, ranks, bad, tmp_path / "store", answers))
-        for rank in range(ranks)
-    ]
-    for process in processes:
-        process.start()
-    seen = dict(answers.get(timeout=60) for _ in processes)
-    for process in processes:
-        process.join(timeout=30)
-        assert process.exitcode == 0
-    (answer,) = set(seen.values())
+    def vote(rank: int, group: Any) -> str:
+        forms = (Bf16(einsum), Slow(raises if rank == bad else einsum))
+        parallel = SimpleNamespace(tp_rank=rank)
+        return choose_form(forms, SHAPE, parallel, device=CPU, group=group, wanted="auto")
+
+    (answer,) = set(answers_of_ranks(ranks, vote, tmp_path / "store"))
     if bad is None:
         assert answer == "bf16"
     else:
