@@ -98,11 +98,32 @@ def test_drifted_source(copied_plugin: Path, start_and_fail: StartAndFail) -> No
     assert refusal["message"] in log
 
 
-def test_renamed_target(copied_plugin: Path, start_and_fail: StartAndFail) -> None:
-    spoil(copied_plugin / "hooks" / "mhc_combine.py", "layernorm.mhc.mhc_combine", "layernorm.mhc.combine")
-    refusal, log = start_and_fail()
+@pytest.mark.parametrize(
+    ("module", "target", "other", "rows_from_disk"),
+    [
+        ("mhc_combine", "layernorm.mhc.mhc_combine", "layernorm.mhc.combine", False),
+        (
+            "engram_verify_eager",
+            "DFlashVerifyInput.prepare_for_verify",
+            "DFlashVerifyInput.prepare",
+            True,
+        ),
+    ],
+)
+def test_renamed_target(
+    copied_plugin: Path,
+    start_and_fail: StartAndFail,
+    module: str,
+    target: str,
+    other: str,
+    rows_from_disk: bool,
+) -> None:
+    """Hooks come first: the folder holds no rows, and none are looked for."""
+    spoil(copied_plugin / "hooks" / f"{module}.py", target, other)
+    variables = {"SPARKCTL_ENGRAM_DIR": str(copied_plugin)} if rows_from_disk else {}
+    refusal, log = start_and_fail(**variables)
     assert refusal["kind"] == "TargetError"
-    assert "sglang.kernels.ops.layernorm.mhc.combine must exist" in refusal["message"]
+    assert f"{other} must exist in the installed SGLang" in refusal["message"]
     assert refusal["message"] in log
 
 
