@@ -102,6 +102,7 @@ _CHANGES = (
         on={"dense": "fused"},
         prompt=False,
     ),
+    _Change(name="wo_a in FP8 (if the boot check takes it)", on={"wo_a_bf16": False}, prompt=False),
     _Change(
         name="experts without groups, width padded to 640", on={"ep": 1, "expert_width": 640}, sparks=(4,)
     ),

@@ -111,6 +111,7 @@ def stack_of(recipe: Recipe, shape: ModelShape) -> Stack:
         engram_read_share=1.0 if engram.residence == "nvme" and not engram.lookahead_gib else 0.0,
         chunk_tokens=chunk if isinstance(chunk, int) and chunk > 0 else DEFAULT_CHUNK,
         sequence_parallel=parallel.sequence_parallel == "prefill",
+        wo_a_bf16=extensions.wo_a != "fp8",
         kv_layout="v41" if extensions.kv_layout == "v41" else "v4",
         live_tokens=LIVE_TOKENS,
     )

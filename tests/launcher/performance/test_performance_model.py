@@ -244,6 +244,7 @@ def test_changes_name_every_one_of_ours() -> None:
         "Engram rows read behind other work",
         "FP8 all-gather of Engram rows",
         "FP8 layers at memory speed (if the boot check finds such a kernel)",
+        "wo_a in FP8 (if the boot check takes it)",
         "experts without groups, width padded to 640",
         "KV layouts of 528 and 288 bytes",
         "verify rows capped by confidence",
@@ -301,6 +302,15 @@ def test_a_short_request_starts_within_seconds_in_the_interactive_profile_only(n
     assert speed.short_wait_s is not None and 0 < speed.short_wait_s < 5
     assert speed.long_wait_s > 15
     assert recipe_speed(load_recipe(name, profile="batch")[0]).short_wait_s is None
+
+
+def test_settings_of_a_recipe_reach_its_stack() -> None:
+    recipe = load_recipe("v41-flash-4x-sp")[0]
+    stack = recipe_speed(recipe).stack
+    assert stack.sequence_parallel and stack.wo_a_bf16 and stack.kv_layout == "v4"
+    asked = recipe.extensions.model_copy(update={"wo_a": "fp8", "kv_layout": "v41"})
+    changed = recipe_speed(recipe.model_copy(update={"extensions": asked})).stack
+    assert not changed.wo_a_bf16 and changed.kv_layout == "v41"
 
 
 def test_another_model_or_engine_is_refused() -> None:
