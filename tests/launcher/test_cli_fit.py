@@ -62,7 +62,7 @@ def test_one_recipe_lists_every_item_in_bytes() -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"routed experts +96,259,276,800 +96,259,276,800 +stored bytes / tp", done.stdout)
     assert re.search(r"head-only processes +[\d,]{9,} +0 ", done.stdout)
-    assert "up to 1,6" in done.stdout
+    assert "up to 1,2" in done.stdout
 
 
 def test_two_sparks_end_with_status_five_and_the_arithmetic() -> None:

@@ -247,7 +247,8 @@ def test_what_the_recipe_says_is_what_is_counted() -> None:
     recipe = shipped("v41-flash-4x")
     fit = fit_recipe(recipe, SHAPE)
     assert fit.settings.nccl_buffers_small and not fit.settings.engram_resident
-    assert fit.settings.engram_cache_bytes == 4 * GIB
+    assert fit.settings.engram_cache_bytes == 3.5 * GIB
+    assert fit.settings.engram_lookahead_bytes == 0.5 * GIB
     assert fit.settings.pool.verify_tokens == 6
     assert (fit.kv_tokens, fit.settings.split.ep) == (4_000_000, 2)
     moved = fit_recipe(recipe, SHAPE, WhatIf(nodes=3))
