@@ -1,4 +1,4 @@
-"""Faster is not different: digests of every plan, taken when its rules last changed.
+"""Faster is not different: digests of every plan, first taken before the controller was made fast.
 
 A change of the rules changes them. With SPARKCTL_WRITE_GOLDEN=1 this file writes them anew.
 """
