@@ -19,9 +19,6 @@ _STALE_SHIFT = 8
 _LEAST_TRIALS = 2 * ONE
 # Two of n trials: where drafting gains 5 %, its figures look like a loss of that much in one of 60 (n = 35).
 _HOPE_TRIALS = 2
-# Half a trial, at every position: a position with two trials then looks good, one with 100 as it is. A whole
-# trial is no better, and costs more where texts change.
-_HOPE_SUCCESSES = ONE >> 1
 
 
 class AcceptanceEstimate:
@@ -55,14 +52,6 @@ class AcceptanceEstimate:
         for own, all_ in zip(self.successes, self.trials, strict=True):
             product = product * ((own << 16) // all_) >> 16
             survival.append(product)
-        return tuple(survival)
-
-    def hopeful_survival(self) -> tuple[int, ...]:
-        """survival() as it may well be: as if half a trial more had been accepted at each position."""
-        survival, product = [], ONE
-        for own, all_ in zip(self.successes, self.trials, strict=True):
-            chance = min(ONE, ((own + _HOPE_SUCCESSES) << 16) // all_)
-            survival.append(product := product * chance >> 16)
         return tuple(survival)
 
     def weight(self, position: int) -> int:

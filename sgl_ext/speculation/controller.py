@@ -253,13 +253,10 @@ class SpeculationController:
         return (state.estimate if self._own_score.challenger_leads else self._population).chance(0)
 
     def _survivals(self, states: Sequence[RequestState]) -> Survivals:
-        """survival_of(_chances) of each; everybody's figures with hope while each request has gained more
-        than it lost, so that wide steps which only look a little worse are tried and told."""
+        """survival_of(_chances) of each."""
         if self._own_score.challenger_leads:
             return [state.estimate.survival() for state in states]
-        hopes = all(state.account.left > REQUEST_LIMIT for state in states if state.is_auto)
-        population = self._population
-        return (population.hopeful_survival() if hopes else population.survival(),) * len(states)
+        return (self._population.survival(),) * len(states)
 
     def _settle(
         self, plan: VerifyPlan, states: Sequence[RequestState | None], accepted: Sequence[int]

@@ -9,9 +9,7 @@ import pytest
 
 from sgl_ext.errors import SettingError
 from sgl_ext.speculation import published_costs
-from sgl_ext.speculation.acceptance import AcceptanceEstimate
 from sgl_ext.speculation.acceptance_trace import RequestTrace, Trace, read_trace, write_trace
-from sgl_ext.speculation.fixed_point import ONE
 from sgl_ext.speculation.generate_traces import draw_trace
 from sgl_ext.speculation.simulate import FixedWidth, judge, run_policy
 from sgl_ext.speculation.trace_recipes import ALL_RECIPES
@@ -34,20 +32,6 @@ def test_where_texts_change_it_beats_every_fixed_width(name: str) -> None:
     verdict = judge(draw_trace(replace(RECIPES[name], num_requests=2), 0), TABLE, 1)
     assert verdict.over_best > 1.05
     assert verdict.regret <= 4
-
-
-@pytest.mark.parametrize(("name", "seed"), [("code-many", 202), ("json-many", 100)])
-def test_while_gains_are_banked_wide_steps_that_had_bad_luck_are_tried(name: str, seed: int) -> None:
-    """0.971 and 0.972 without hope: a width below the best was held on to for a hundred steps."""
-    verdict = judge(draw_trace(RECIPES[name], seed), published_costs.tp3(), 4)
-    assert verdict.over_best >= 0.98
-
-
-def test_hope_is_large_where_little_was_tried_and_small_elsewhere() -> None:
-    for trials, rise in ((2, ONE // 4), (100, ONE // 200)):
-        estimate = AcceptanceEstimate((ONE // 2,), weight=trials, memory_shift=9)
-        assert estimate.hopeful_survival()[0] - estimate.survival()[0] == rise
-    assert AcceptanceEstimate((ONE,), weight=2, memory_shift=9).hopeful_survival() == (ONE,)
 
 
 def test_results_that_come_a_step_late_do_no_harm() -> None:
