@@ -81,8 +81,9 @@ def _widths(plan: LaunchPlan) -> Iterator[Finding]:
         level="warn",
         check="draft-widths",
         node=plan.head.name,
-        evidence="extensions.dspark.width: auto has run on the CPU engine only (not run on a GPU); until"
-        " sparkctl tune spec has measured a cost table, requests verify whole blocks as in SGLang",
+        evidence="extensions.dspark.width: auto has run on the CPU engine and on an H200, slower there than fixed"
+        " blocks (not run on a GB10); until sparkctl tune spec has measured a cost table, requests verify whole"
+        " blocks as in SGLang",
         fix='compare greedy replies with custom_params {"spec": "off"} and without; width: block undoes it',
     )
 
