@@ -1,6 +1,7 @@
-"""Decode rows between the segments of a breakable CUDA graph: the reference for the captured host node.
+"""Rows between the segments of a breakable CUDA graph, read from Python: a host synchronisation a layer.
 
-In use where --cuda-graph-backend-decode is breakable; it costs a host synchronisation a layer and step.
+For decode SGLang 0.5.23 itself ends at the capture of such graphs with this model
+(results/gpu-h200-2026-11-29-second/stock-breakable-error.txt), so no hint may send anybody there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def read_between_segments(embedding: Any, indices: torch.Tensor, out: torch.Tens
         raise EngramReadError(
             "A CUDA graph with Engram rows must start their reads at the hash, got a capture that did not "
             "(this forward mode is not served from disk under full graphs).",
-            hint="start with --cuda-graph-backend-decode breakable --cuda-graph-backend-prefill breakable",
+            hint="start with --cuda-graph-backend-decode full --cuda-graph-backend-prefill disabled; steps "
+            "of more tokens than SPARKCTL_ENGRAM_MAX_STEP_TOKENS need a higher one",
         )
     _read(embedding, indices, out)

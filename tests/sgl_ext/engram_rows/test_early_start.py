@@ -198,3 +198,14 @@ def test_nothing_hashes_a_verify_before_the_hook_that_starts_reads(tmp_path: Pat
     chosen = choose_hook_sets(replace(settings, spec=True), config, 4, "DSPARK")
     modules = [module for hook_set in chosen for module in HOOK_MODULES[hook_set]]
     assert modules.index("engram_hasher") > modules.index("engram_ragged_hash")
+
+
+def test_a_capture_that_did_not_start_its_reads_is_sent_to_a_backend_that_starts() -> None:
+    """Breakable decode graphs were the hint once; stock SGLang ends at their capture with this model."""
+    from sgl_ext.engram.breakable_read import read_between_segments
+
+    with pytest.raises(EngramReadError) as caught:
+        read_between_segments(None, torch.zeros(1), torch.zeros(1))
+    assert "--cuda-graph-backend-decode full" in str(caught.value.hint)
+    assert "breakable" not in str(caught.value.hint)
+    assert "SPARKCTL_ENGRAM_MAX_STEP_TOKENS" in str(caught.value.hint)
